@@ -8,6 +8,7 @@ stay where they are: a run is prepared for its addresses, once for each layer.
 import numpy
 import torch
 
+from ._library import allocation_of
 from .attention import BatchAttention
 from .pool import PagePool
 
@@ -27,6 +28,13 @@ def csr_of_blocks(query_start_loc, seq_lens, block_table, block_size):
 
 def _host(x):
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else numpy.asarray(x)
+
+
+def identity(x):
+    """What a tensor of an engine is: its place, its form, and which allocation that is. An engine
+    that frees its memory and makes it anew may get the same addresses."""
+    allocation = allocation_of(x.data_ptr()) if x.is_cuda else x.untyped_storage().nbytes()
+    return x.data_ptr(), allocation, x.shape, x.stride(), x.dtype
 
 
 class Ways:
@@ -107,8 +115,12 @@ class Layers:
         the batch's are left as they are."""
         if sinks is not None:
             options["sinks"] = self._ways.sinks(layer, sinks)
-        of_q, of_o, rows = self._q.shape[1:], self._o.shape[1:], self.rows
+        rows = self.rows
+        q = q.reshape(-1, *self._q.shape[1:])[:rows]
+        out = out.view(-1, *self._o.shape[1:])[:rows]
+        if len(q) != rows or len(out) != rows:
+            raise ValueError(f"q has {len(q)} rows and out {len(out)}; the batch has {rows}")
         attention = self._ways.attention(**options)
-        self._q[:rows].copy_(q.reshape(-1, *of_q)[:rows])
+        self._q[:rows].copy_(q)
         attention.run(self._q[:rows], layer, self._o[:rows])
-        out.view(-1, *of_o)[:rows].copy_(self._o[:rows])
+        out.copy_(self._o[:rows])

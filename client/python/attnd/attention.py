@@ -25,7 +25,7 @@ from ._library import allocation_of, capture_of, cuda, lib
 from ._settings import STRIDED, Settings, same
 from ._variant import PLAIN, mask_of, variant_of
 from .errors import Error, NoMemory, checked
-from .memory import BYTES, Tensor, copy, describe
+from .memory import BYTES, Tensor, copy, describe, refuse_gradient
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
@@ -462,6 +462,7 @@ class BatchAttention:
             and x.memory._native is self.session._native
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
+        refuse_gradient("out" if name == "o" else name, x)
         described = describe(x, "out" if name == "o" else name)
         _, shape, strides, dtype, kind, _ = described
         fits = self._check(name, shape, strides, dtype)
@@ -547,6 +548,8 @@ class BatchAttention:
         """The run of these tensors, prepared the first time. They are known by their place and by
         the number of the allocation there. A graph replays the run's number: what is @captured
         stays prepared until the plan has to go; of the others the last _PREPARED_MAX do."""
+        for name, x in zip(STRIDED, tensors):
+            refuse_gradient(name, x)
         described = [(name, *describe(x, name)) for name, x in zip(STRIDED, tensors)]
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._check(name, shape, strides, dtype):

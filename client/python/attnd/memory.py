@@ -212,11 +212,12 @@ def describe(x, name="the tensor"):
 
 
 def _of_torch(x, name):
-    if x.device.type not in ("cpu", "cuda") or str(x.layout) != "torch.strided":
-        raise TypeError(f"{name} is a tensor of {x.device.type}, {x.layout}")
-    if x.is_conj() or x.is_neg():
-        raise TypeError(f"{name} is a view that is yet to be conjugated or negated")
     kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
+    there = kind == _dlpack.CUDA or x.device.type == "cpu"
+    if not there or x.layout is not sys.modules["torch"].strided or x.is_neg():
+        raise TypeError(
+            f"{name} is a tensor of {x.device.type}, {x.layout}, or a view that is to be negated"
+        )
     return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype, name), kind, x
 
 
@@ -234,6 +235,12 @@ def _of_interface(interface, name):
     if any(s % size for s in strides):
         raise ValueError(f"{name} has strides of {strides} bytes, of elements of {size}")
     return interface["data"][0], shape, tuple(s // size for s in strides), dtype
+
+
+def refuse_gradient(name, x):
+    """Of a tensor of PyTorch that takes part in a graph of gradients: none would come from here."""
+    if getattr(x, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        raise NotImplementedError(f"{name} requires a gradient, and attnd computes none")
 
 
 def copy(to, source):
