@@ -244,6 +244,6 @@ def _fitting(name, x, dtype):
 
 
 def _line(name, x):
-    if x.ndim != 1 and x.size != max(x.shape, default=0):
+    if x.ndim != 1 and sum(n != 1 for n in x.shape) > 1:
         raise ValueError(f"{name} is of shape {x.shape}; it has one dimension")
     return x.reshape(-1)

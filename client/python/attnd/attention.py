@@ -25,7 +25,7 @@ from ._library import allocation_of, capture_of, cuda, lib
 from ._settings import STRIDED, Settings, same
 from ._variant import PLAIN, mask_of, variant_of
 from .errors import Error, NoMemory, checked
-from .memory import BYTES, Tensor, copy, describe, refuse_gradient
+from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
@@ -80,9 +80,11 @@ class BatchAttention:
     def close(self) -> None:
         """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
         session, self.session = self.session, None
-        if session is None or session.closed:
+        if session is None:
             return
         session.forget(self._number)
+        if session.closed:
+            return
         for number, _ in (*self._prepared.values(), *self._held.values()):
             lib.attnd_unprepare(session.native(), number)
         plan, self._plan = self._plan, None
@@ -475,7 +477,8 @@ class BatchAttention:
         elif kind != CPU:
             raise ValueError(f"{name} is not contiguous: say its strides to plan()")
         if back is None and not read:
-            raise LookupError(f"{name} must lie in memory of the session, contiguous as planned")
+            name = "out" if name == "o" else name
+            raise Elsewhere(f"{name} must lie in memory of the session, contiguous as planned")
         own = self._stage(name, self._shapes[name], dtype)
         if read:
             copy(own, x)
@@ -487,7 +490,7 @@ class BatchAttention:
         """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives
         its memory back when it has ended."""
         if name in self._strides:
-            raise LookupError(
+            raise Elsewhere(
                 f"{name} was planned with strides: it must lie in memory of the session"
             )
         nbytes, spare = math.prod(shape) * BYTES[dtype], self._spare.setdefault(name, [])

@@ -62,6 +62,10 @@ def current_cuda_device():
     return device.value
 
 
+class Elsewhere(LookupError, ValueError):
+    """A tensor lies where the service cannot reach it, and there is no copying here."""
+
+
 class Memory:
     """Bytes that the service and this process both see. Drops its handle when it is collected."""
 

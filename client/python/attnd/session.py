@@ -22,7 +22,7 @@ import weakref
 from . import _abi, _convert, _dlpack
 from ._library import cuda, lib
 from .errors import Disconnected, checked, error, last_error
-from .memory import BYTES, Memory, current_cuda_device, dtype_name
+from .memory import BYTES, Elsewhere, Memory, current_cuda_device, dtype_name
 
 if typing.TYPE_CHECKING:
     from ._types import Device, DType
@@ -265,7 +265,7 @@ class Session:
             checked(lib.attnd_memory_create(native, nbytes, c.byref(handle), c.byref(address)))
             return self.adopt(Memory(native, handle.value, address.value, nbytes, (_dlpack.CPU, 0)))
         if cuda() is None:
-            raise RuntimeError("libattnd-cuda.so.0 or the CUDA driver was not found")
+            raise ValueError("device is cuda, and libattnd-cuda.so.0 or the driver was not found")
         number = current_cuda_device()
         checked(lib.attnd_memory_create_device(native, nbytes, c.byref(handle)))
         return self.adopt(Memory(native, handle.value, None, nbytes, (_dlpack.CUDA, number)))
@@ -303,7 +303,7 @@ class Session:
     def place(self, described):
         """Where a tensor lies that describe() described: (memory handle, offset in bytes, what
         keeps it). Of the GPU any tensor can be named (attnd_cuda_export()); of the host those in
-        memory of this session. LookupError: it lies elsewhere, and must be copied."""
+        memory of this session. Elsewhere: it must be copied."""
         address, shape, strides, dtype, kind, keep = described
         nbytes = (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * BYTES[dtype]
         memory = self.find(address, nbytes)
@@ -313,7 +313,7 @@ class Session:
             found = _abi.Place()
             checked(cuda().attnd_cuda_export(self.native(), address, nbytes, c.byref(found)))
             return found.memory, found.offset_bytes, keep
-        raise LookupError("the tensor does not lie in memory of the session: see Session.empty()")
+        raise Elsewhere("the tensor does not lie in memory of the session: see Session.empty()")
 
     # ---- operations ----
 
