@@ -261,6 +261,10 @@ int attnd_import(struct attnd_session *session, struct attnd_memory_desc *desc,
                  const struct attnd_origin *origin, uint32_t *memory);
 /** attnd_import_find() - the memory that was imported from @origin; 0: none. */
 uint32_t attnd_import_find(struct attnd_session *session, const struct attnd_origin *origin);
+/** attnd_import_stale() - memory that was imported from where now another allocation lies, @origin
+ * of @size_bytes: it is gone; 0: none. */
+uint32_t attnd_import_stale(struct attnd_session *session, const struct attnd_origin *origin,
+                            uint64_t size_bytes);
 
 /* ---- objects.c ---- */
 

@@ -217,15 +217,14 @@ class PagePool:
 
     def alloc_pages(self, count: int) -> numpy.ndarray:
         """Lease free pages; a numpy array of their ids."""
-        native, handle, had = self._native(), self.handle, 0
-        pages = numpy.empty(_convert.integer("count", count, 0, _PAGES_MAX), numpy.int32)
+        native, handle = self._native(), self.handle
+        pages = numpy.full(_convert.integer("count", count, 0, _PAGES_MAX), -1, numpy.int32)
         try:
             for part in _parts(pages):
                 checked(lib.attnd_pages_alloc(native, handle, len(part), part.ctypes.data))
-                had += len(part)
             return pages
         except BaseException:  # a signal's, too: what was leased would be nobody's
-            self.free_pages(pages[:had])
+            self.free_pages(pages[pages >= 0])
             raise
 
     def share_pages(self, pages: Ints) -> None:
@@ -283,16 +282,21 @@ class PagePool:
     def claim_pages(self, ticket: bytes) -> numpy.ndarray:
         """The pages of a ticket of this pool, in the order in which they were offered."""
         native, token = self._native(), token_of("ticket", ticket)
-        pages, pool = numpy.empty(_abi.LEASE_PAGES_MAX, numpy.int32), c.c_uint32()
-        count = checked(
-            lib.attnd_pages_claim(
-                native, c.byref(token), c.byref(pool), pages.ctypes.data, len(pages)
+        pages, pool = numpy.full(_abi.LEASE_PAGES_MAX, -1, numpy.int32), c.c_uint32()
+        try:
+            count = checked(
+                lib.attnd_pages_claim(
+                    native, c.byref(token), c.byref(pool), pages.ctypes.data, len(pages)
+                )
             )
-        )
-        if pool.value != self.handle:  # taken all the same: back with them
-            checked(lib.attnd_pages_free(native, pool, count, pages.ctypes.data))
-            raise ValueError("the ticket is of another pool, and its pages were given back")
-        return pages[:count].copy()
+            if pool.value != self.handle:  # taken all the same: back with them
+                raise ValueError("the ticket is of another pool, and its pages were given back")
+            return pages[:count].copy()
+        except BaseException:
+            taken = pages[pages >= 0]
+            if len(taken):
+                lib.attnd_pages_free(native, pool, len(taken), taken.ctypes.data)
+            raise
 
     def share(self, writable: bool = False) -> bytes:
         """A token of 16 bytes, with which other sessions attach the pool."""

@@ -149,7 +149,9 @@ class Operation:
 
 class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
-    @daemon_uid (this one, or root, if None). @tables_bytes: of `tables`."""
+    @daemon_uid (this one, or root, if None). @arena_bytes: for page tables on their way, 4 bytes for
+    each page id (0: 8 MiB); a plan that does not fit says how many it wants (NoSpace of the arena,
+    value). @tables_bytes: of `tables`."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,

@@ -6,6 +6,7 @@ import ctypes as c
 import gc
 import mmap
 import os
+import threading
 import time
 import unittest
 
@@ -124,6 +125,38 @@ class ReportedTest(ServiceTest):
             )
         for loop in loops:
             loop.close()
+
+    def test_loops_of_two_threads_and_a_blocking_thread_each_get_their_own(self):
+        self.attention.plan([0, 2], [0, 2], [0, 1], [4], HEADS, causal=True, wait=True)
+        q, lock, failures = self.session.empty((2, HEADS, DIM)), threading.Lock(), []
+
+        def submit(out):
+            with lock:
+                return self.attention.submit(q, 0, out)
+
+        async def awaits(out):
+            for _ in range(60):
+                await asyncio.wait_for(self.wait_for(submit(out)), 20)
+
+        def work(blocking):
+            out = self.session.empty((2, HEADS, DIM))
+            try:
+                if not blocking:
+                    asyncio.run(awaits(out))
+                for _ in range(60 if blocking else 0):
+                    submit(out).wait(20)
+            except BaseException as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=work, args=(x,)) for x in (False, False, True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual((failures, [x for x in threads if x.is_alive()]), ([], []))
+
+    async def wait_for(self, operation):
+        await operation
 
     def test_page_ids_that_wrap_or_are_cut_off_are_refused(self):
         for bad in ([5 + 2**32], np.array([5 + 2**32]), np.array([5.9]), [5.9], [5 - 2**32]):
