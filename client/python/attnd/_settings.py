@@ -24,7 +24,7 @@ class Settings:
 
     __slots__ = (
         "heads", "dtype", "flags", "sm_scale", "reserve_pages", "strides", "wait", "numbers",
-        "fixed_split", "options", "masked",
+        "fixed_split", "options", "types", "masked",
     )  # fmt: skip
 
     def __init__(self, pool, options, masked):
@@ -48,9 +48,14 @@ class Settings:
         }
         self.numbers = numbers_of(options[OPTIONS:])
         self.fixed_split = self.numbers.get("fixed_split", 0)
-        lasting = _LASTING.issuperset(map(type, options[: _OF_TYPES.start]))
-        lasting = lasting and _LASTING.issuperset(map(type, options[_OF_TYPES.stop :]))
-        self.options, self.masked = options if lasting else None, masked  # what it was made of
+        # What it was made of, if that cannot be changed in place.
+        self.types, self.masked = tuple(map(type, options)), masked
+        lasting = _LASTING.issuperset(self.types[: _OF_TYPES.start] + self.types[_OF_TYPES.stop :])
+        self.options = options if lasting else None
+
+    def same(self, options):
+        """Whether @options are those that this was made of: a float is no int, whatever it is."""
+        return tuple(map(type, options)) == self.types and options == self.options
 
 
 def _strides(name, pair):
@@ -72,10 +77,3 @@ def _agreed(pool, of_pool, q_type, kv_type):
     return rows
 
 
-def same(before, options):
-    """Whether the options have the values that they had. Those of before cannot be changed in
-    place; None: they can."""
-    try:
-        return before == options
-    except (TypeError, ValueError, RuntimeError):  # an array among them
-        return False

@@ -22,7 +22,7 @@ import numpy
 from . import _abi, _convert, _csr
 from ._dlpack import CPU, contiguous
 from ._library import allocation_of, capture_of, cuda, lib
-from ._settings import STRIDED, Settings, same
+from ._settings import STRIDED, Settings
 from ._variant import PLAIN, mask_of, variant_of
 from .errors import Error, NoMemory, checked
 from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
@@ -64,7 +64,7 @@ class BatchAttention:
         self.pool, self.session, self.lane = pool, pool.session, lane
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._capacity, self._strides = None, {}
-        self._said = None  # the last plan()'s options
+        self._said, self._strided = None, False  # the last plan()'s options; has _batch strides?
         self._kept, self._staged, self._spare, self._tables = [], [], {}, None
         self._prepared, self._held = collections.OrderedDict(), {}  # held: a graph has them
         self._refusal = Refusal()
@@ -169,11 +169,11 @@ class BatchAttention:
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
-            and not tables and same(before[4], options)
-            and before[5](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, before[6], self.rows)
+            and not tables and self._said.same(options)
+            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, before[5], self.rows)
         ):  # fmt: skip
             self._refusal.failure = None
-            if before[7]:
+            if before[6]:
                 self._set(lib.attnd_plan_set, self._plan, self._batch_ref, True)
             else:
                 self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
@@ -182,7 +182,7 @@ class BatchAttention:
         self.pool._native()
         self._planned = None
         said = self._said
-        if said is None or said.masked != masked or not same(said.options, options):
+        if said is None or said.masked != masked or not said.same(options):
             said = self._said = Settings(self.pool, options, masked)
         csr = _csr.levels((qo_indptr, kv_indptr, kv_indices, kv_last_page_len))
         kept = [_csr.read(arrays, i, len(csr)) for i, arrays in enumerate(csr)]
@@ -211,14 +211,14 @@ class BatchAttention:
         named = _csr.named_again(csr, kept) if plain else None
         if named is not None:
             references, unchanged, places = named
-            self._planned = *references, options, unchanged, places, wait
+            self._planned = *references, unchanged, places, wait
 
     def _fill_batch(self, said, variant, starts):
         """struct attnd_batch, of numbers and of the levels that are filled in."""
         batch = self._batch
-        if batch is None or said.strides or self._strides:
+        if batch is None or said.strides or self._strided:
             batch = self._batch = _abi.Batch(levels=len(self._levels), level=self._levels)
-            self._batch_ref = c.byref(batch)
+            self._batch_ref, self._strided = c.byref(batch), bool(said.strides)
         batch.reserve_pages, batch.flags = said.reserve_pages, said.flags
         batch.dtype, batch.sm_scale = _abi.ROWS[said.dtype], said.sm_scale
         batch.variant, batch.mask_indptr = variant, starts if starts is None else starts.ctypes.data

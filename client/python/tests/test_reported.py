@@ -301,6 +301,31 @@ class KindsTest(ServiceTest):
                 call()
             self.assertTrue((attention.run(q, 0)[0] == wanted).all())
 
+    def test_strides_of_a_plan_that_was_refused_are_not_the_next_ones(self):
+        pool = attnd.PagePool(self.session, 1, 16, SIZE, HEADS_KV, DIM, leased=False)
+        attention, q = attnd.BatchAttention(pool), self.session.empty((2, HEADS, DIM))
+        pool.kv_cache(0)[1].numpy()[:] = np.arange(16)[:, None, None, None]
+        arrays = [0, 1, 2], [0, 1, 2], [3, 7], [5, 5]
+        attention.plan(*arrays, HEADS, wait=True)
+        with self.assertRaises(attnd.Error):
+            attention.plan(*arrays[:2], [3, 99], [5, 5], HEADS, wait=True,
+                q_strides=(HEADS * DIM * 2, DIM), out_strides=(HEADS * DIM * 2, DIM))  # fmt: skip
+        attention.plan(*arrays, HEADS, wait=True)
+        out, _ = attention.run(q, 0, self.session.empty((2, HEADS, DIM)))
+        self.assertEqual(out.numpy()[:, 0, 0].tolist(), [3.0, 7.0])
+
+    def test_a_plan_said_again_in_other_types_is_looked_at_again(self):
+        pool = attnd.PagePool(self.session, 1, 16, SIZE, HEADS_KV, DIM, leased=False)
+        attention = attnd.BatchAttention(pool)
+        arrays = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [3], [5])]
+        for _ in range(2):
+            attention.plan(*arrays, HEADS, window_left=1, causal=True, sm_scale=1)
+        for said in ({"num_qo_heads": float(HEADS)}, {"window_left": True}, {"window_left": 1.0},
+                     {"sm_scale": True}):  # fmt: skip
+            with self.subTest(said=said), self.assertRaisesRegex(TypeError, next(iter(said))):
+                attention.plan(*arrays, **{"num_qo_heads": HEADS, "window_left": 1, "causal": True,
+                    "sm_scale": 1, **said})  # fmt: skip
+
     def test_an_arena_that_is_too_small_says_how_much_to_ask_for(self):
         session = attnd.Session(self.path, "small", arena_bytes=1 << 16)
         self.addCleanup(session.close)
