@@ -172,7 +172,7 @@ def figures(result):
     before, beside, after = (
         result.median_score("flashinfer", at) for at in ("before", "beside", "after")
     )
-    if not math.isnan(beside):
+    if not math.isnan(beside + before + after):
         notes += "; FlashInfer beside the idle service over "
         notes += f"before it {beside / before:.3f}, over after it {beside / after:.3f}"
     if result.of("none"):
@@ -226,13 +226,16 @@ def stamp_commit(folder):
     return git("rev-parse", "HEAD"), changed != ""
 
 
-def records(results, device, commit, dirty, command):
+def records(results, extra, device, commit, dirty, command):
+    """@extra: [(name, value, unit, better, notes)] of several results together."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     common = [device, cpu_name(), now, commit, dirty, command]
     return [
         dict(zip(RECORD_KEYS, [name, round(value, 6), unit, better, *common, notes]))
-        for result in results
-        for name, value, unit, better, notes in figures(result)
+        for name, value, unit, better, notes in [
+            *(figure for result in results for figure in figures(result)),
+            *extra,
+        ]
     ]
 
 

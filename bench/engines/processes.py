@@ -96,7 +96,8 @@ def mps_server(with_mps):
 class Daemon:
     """A private attnd. Its log is in a temporary directory and shown if something goes wrong."""
 
-    def __init__(self, programs, residency, environment):
+    def __init__(self, programs, residency, environment, execute=None):
+        """@execute: who executes runs, in the daemon's words; None: as it decides by itself."""
         self.attnctl = programs / "attnctl"
         self.directory = tempfile.TemporaryDirectory(prefix="attnd-engines-")
         base = pathlib.Path(self.directory.name)
@@ -104,6 +105,7 @@ class Daemon:
         self.command = [
             str(programs / "attnd"), "--socket", self.socket_path, "--backend", "cuda", "--trust",
             "--verbose", "--residency", *residency.split(),
+            *(["--execute", execute] if execute else []),
         ]  # fmt: skip
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notify.bind(str(base / "notify"))
