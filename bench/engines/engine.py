@@ -129,9 +129,9 @@ class Engine:
 
         if way == "none":
             return ways.NoAttention()
-        return flashinfer_way.FlashInferAttention(
-            self.torch, self.flashinfer, step.batch, step.buffers
-        )
+        planner = flashinfer_way.Planner(self.torch, self.flashinfer, step.batch, step.buffers)
+        time_us = flashinfer_way.time_in_graph(self.torch, len(step.buffers.q))
+        return flashinfer_way.FlashInferAttention(planner, time_us)
 
     def verify(self, role, way, seed):
         """One step into poisoned outputs, a sample of rows compared."""

@@ -1,8 +1,8 @@
 """Attention by FlashInfer in the engine's own process: of its ways, the fastest for the batch.
 
 Chunks go to its FA2 or FA3, decodes to its kernels for CUDA cores or for tensor cores, and the whole
-batch to one of its calls that take it all. Each is planned once, captured over all layers and
-timed before anything is measured. A way that is not built, that cannot be captured, or whose
+batch to one of its calls that take it all. Each is planned once and timed before anything is
+measured. A way that is not built, that cannot be captured where that is how it is timed, or whose
 results differ from the others', is left out.
 """
 
@@ -31,15 +31,18 @@ def import_flashinfer(peers):
 
 
 class Planner:
-    """Plans FlashInfer's ways over a range of a batch's requests. A way is a call of a layer."""
+    """Plans FlashInfer's ways over a range of a batch's requests. A way is a call of a layer.
 
-    def __init__(self, torch, flashinfer, batch, buffers):
+    @options: custom_mask and window_left of its prefill. What it has no kernel for, it refuses."""
+
+    def __init__(self, torch, flashinfer, batch, buffers, **options):
         self.torch, self.flashinfer, self.batch, self.buffers = torch, flashinfer, batch, buffers
+        self.options = options
         heads_q, self.dim = buffers.q[0].shape[1:]
-        self.heads = heads_q, buffers.k[0].shape[2]
+        self.heads, self.dim_vo = (heads_q, buffers.k[0].shape[2]), buffers.o[0].shape[2]
         self.common = dict(
-            sm_scale=1 / math.sqrt(self.dim), q_data_type=torch.float16,
-            kv_data_type=torch.float16,
+            sm_scale=1 / math.sqrt(self.dim), q_data_type=buffers.q[0].dtype,
+            kv_data_type=buffers.k[0].dtype,
         )  # fmt: skip
 
     def workspace(self):
@@ -65,7 +68,8 @@ class Planner:
         )
         wrapper.plan(
             *map(self.ints, self.batch.part(first, last)), *self.heads, self.dim,
-            self.batch.page_size, causal=True, **self.common,
+            self.batch.page_size, head_dim_vo=self.dim_vo, causal="custom_mask" not in self.options,
+            **self.options, **self.common,
         )  # fmt: skip
         return self.call(first, last, lambda q, cache, o: wrapper.run(q, cache, out=o))
 
@@ -75,7 +79,7 @@ class Planner:
         )
         wrapper.plan(
             *map(self.ints, self.batch.part(first, last)[1:]), *self.heads, self.dim,
-            self.batch.page_size, **self.common,
+            self.batch.page_size, **self.options, **self.common,
         )  # fmt: skip
         return self.call(first, last, lambda q, cache, o: wrapper.run(q, cache, out=o))
 
@@ -84,7 +88,7 @@ class Planner:
         qo, kv, indices, _ = map(self.ints, self.batch.part(first, last))
         wrapper.plan(
             qo, kv, indices, self.ints(self.batch.tokens[first:last]), *self.heads, self.dim,
-            self.dim, self.batch.page_size, causal=True, **self.common,
+            self.dim_vo, self.batch.page_size, causal=True, **self.common,
         )  # fmt: skip
         lse = self.torch.zeros(sum(self.batch.rows), self.heads[0], device="cuda")
 
@@ -96,26 +100,28 @@ class Planner:
     def ways(self, first, last):
         """{name: a function that plans it} of a range."""
         found = {}
-        decodes = all(rows == 1 for rows in self.batch.rows[first:last])
-        if decodes:
+        if all(rows == 1 for rows in self.batch.rows[first:last]):
             found["decode on tensor cores"] = lambda: self.decode(True, first, last)
             found["decode on CUDA cores"] = lambda: self.decode(False, first, last)
         else:
-            found["FA3"] = lambda: self.prefill("fa3", first, last)
             found["FA2"] = lambda: self.prefill("fa2", first, last)
-        found["BatchAttention"] = lambda: self.persistent(first, last)
+            if "custom_mask" not in self.options:
+                found["FA3"] = lambda: self.prefill("fa3", first, last)
+        if not self.options:
+            found["BatchAttention"] = lambda: self.persistent(first, last)
         return found
 
 
 class FlashInferAttention:
     """The fastest way, or the fastest of chunks and of decodes one after the other."""
 
-    def __init__(self, torch, flashinfer, batch, buffers):
-        self.torch, self.buffers, self.left_out = torch, buffers, {}
-        self.planner = Planner(torch, flashinfer, batch, buffers)
+    def __init__(self, planner, time_us):
+        """@time_us(call): microseconds of a layer. RuntimeError: no way takes the batch."""
+        self.planner, self.time_us, self.left_out = planner, time_us, {}
+        batch = planner.batch
         count, cut = len(batch.rows), batch.chunks
         self.calls, self.name, us = self.fastest(0, count)
-        if 0 < cut < count:
+        if 0 < cut < count and not planner.options:
             (chunks, of_chunks, a), (decodes, of_decodes, b) = (
                 self.fastest(0, cut), self.fastest(cut, count)
             )  # fmt: skip
@@ -127,13 +133,13 @@ class FlashInferAttention:
 
     def fastest(self, first, last):
         """Return: ([call], its name, microseconds of a layer); ([], "", inf) if there is none."""
-        best, expected = ([], "", math.inf), None
-        begin, end = (sum(self.planner.batch.rows[:at]) for at in (first, last))
-        for name, plan in self.planner.ways(first, last).items():
+        best, expected, planner = ([], "", math.inf), None, self.planner
+        begin, end = (sum(planner.batch.rows[:at]) for at in (first, last))
+        for name, plan in planner.ways(first, last).items():
             try:
                 call = plan()
                 call(0)
-                found = self.buffers.o[0][begin:end].double()
+                found = planner.buffers.o[0][begin:end].float()
                 expected = found if expected is None else expected
                 off = ((found - expected).square().mean() / expected.square().mean()).sqrt().item()
                 if not off <= DIFFERENCE_MAX:
@@ -146,9 +152,22 @@ class FlashInferAttention:
                 best = ([call], name, us)
         return best
 
-    def time_us(self, call):
-        """Of a layer, in a graph of all layers. The calls of the graph must not be the first."""
-        torch, layers = self.torch, len(self.buffers.q)
+    def announce(self):
+        pass
+
+    def attend(self, layer):
+        for call in self.calls:
+            call(layer)
+
+    def close(self):
+        pass
+
+
+def time_in_graph(torch, layers):
+    """A time_us(call): a graph of all layers, replayed. The calls of a graph must not be the
+    first."""
+
+    def time_us(call):
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -164,12 +183,4 @@ class FlashInferAttention:
             times.append(begin.elapsed_time(end) * 1e3 / layers)
         return min(times)
 
-    def announce(self):
-        pass
-
-    def attend(self, layer):
-        for call in self.calls:
-            call(layer)
-
-    def close(self):
-        pass
+    return time_us

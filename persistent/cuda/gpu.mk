@@ -179,6 +179,7 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRA
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py bench/gpu/identity.py
 	@install -D -t $(GPU_BUNDLE)/bench/mixed bench/mixed/peers.py bench/mixed/chart.py
 	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py $(ROTATE)
+	@install -D -t $(GPU_BUNDLE)/bench/shapes bench/shapes/run bench/shapes/*.py
 	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py
