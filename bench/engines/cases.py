@@ -173,8 +173,10 @@ def windows_beside(case, ways, rounds, stays_resident):
 
 
 def windows_in_turn(case, ways, rounds):
-    """A grid's: all ways in each round, beside a service of which nothing stays on SMs."""
+    """A grid's: all ways in each round, beside a service of which nothing stays on SMs. What
+    attention adds to a layer is asked under MPS only."""
     order = [way for way in ("attnd", "flashinfer", "none") if way in ways]
+    order = [way for way in order if way != "none" or case.mps]
     return [Window(way, "beside", tuple(case.working)) for _ in range(rounds) for way in order]
 
 

@@ -246,7 +246,5 @@ def write_whole(path, text):
     beside.replace(path)
 
 
-def write_records(directory, device, found):
-    path = pathlib.Path(directory, f"engines-{device}.json")
+def write_records(path, found):
     write_whole(path, json.dumps({"records": found}, indent=2, ensure_ascii=False) + "\n")
-    return path

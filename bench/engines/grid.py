@@ -10,10 +10,20 @@ import statistics
 import subprocess
 import time
 
-from cases import GRID_BATCHES_OF_TILES, LAYERS, windows_in_turn
+import heat
+from cases import GRID_BATCHES_OF_TILES, LAYERS, PAGE_SIZE, windows_in_turn
 from figures import Result, spread
 
 TILES_S = 60
+BATCH_WORDS = {
+    "A": "8 decodes at 1000 to 1259",
+    "B": "64 decodes at 500 to 3839",
+    "S": "32 requests of 5 rows at 2000 to 2527",
+    "Q": "a prompt of 2000",
+    "D": "32 decodes at 4096",
+    "P": "a chunk of 2048 at 8192",
+    "M": "a chunk of 512 at 8192 and 32 decodes",
+}
 
 
 def by_model(cases):
@@ -118,11 +128,26 @@ def cell(result):
     return shown
 
 
+def picture(results, device):
+    """A heat map of FlashInfer's steps/s over attnd's."""
+    cells = []
+    for result in results:
+        if result.ratios():
+            ratio = statistics.median(result.ratios())
+            where = f"{result.case.model}{'' if result.case.mps else ', without MPS'}"
+            shown = f"{ratio:.2f}"
+            cells.append(heat.Cell(where, result.case.roles, 1 / ratio, shown, line(result)))
+    title = f"Whole layers on one {device}: attnd's steps/s over FlashInfer's"
+    below = "an engine alone; green: more than with FlashInfer in the engine's own process"
+    return heat.draw(cells, title, below, BATCH_WORDS)
+
+
 def summary(results, wanted):
     """[(name, value, unit, better, notes)]: the worst and the usual case, if all @wanted cases were
     measured beside the peer."""
-    found = []
-    for mps, prefix in (True, ""), (False, "no_mps_"):
+    found, size = [], wanted[0].page_size
+    pages = "" if size == PAGE_SIZE else f"page{size}_"
+    for mps, prefix in (True, pages), (False, f"{pages}no_mps_"):
         values = medians(results, mps)
         if not values or set(values) != {case.figure for case in wanted if case.mps == mps}:
             continue

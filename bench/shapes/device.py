@@ -39,9 +39,8 @@ class Cuda:
         rows = max(case.batch.rows * case.shape.heads_q * case.shape.dim_qk for case in cases)
         self.kv = self.raw(max(self.need.values()))
         self.rows_q, self.rows_o, self.rows_peer = (self.raw(2 * rows) for _ in range(3))
-        self.flush, self.sink = torch.zeros(FLUSH_BYTES // 4, device="cuda"), torch.zeros(
-            (), device="cuda"
-        )
+        self.flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
+        self.sink = torch.zeros((), device="cuda")
 
     def raw(self, nbytes):
         return self.torch.zeros(nbytes, dtype=self.torch.uint8, device="cuda")

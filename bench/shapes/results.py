@@ -1,9 +1,14 @@
 """From times to figures: ratios over the fastest peer and over the floor, the worst ten, records."""
 
 import dataclasses
+import pathlib
 import statistics
+import sys
 
 import shapes
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "engines"))
+import heat  # noqa: E402
 
 WORST_SHOWN = 10
 
@@ -38,6 +43,15 @@ class Measured:
     @property
     def over_floor(self):
         return self.us / self.floor_us
+
+    def cell(self):
+        """In the picture: over the peer, or in brackets over the floor."""
+        beside = f"; {self.peer} {self.peer_us:.1f} us" if self.peer else "; no peer"
+        return heat.Cell(
+            self.shape, self.batch, self.over_peer,
+            f"{self.over_peer:.2f}" if self.peer else f"({self.over_floor:.1f})",
+            f"{self.name}: {self.us:.1f} us{beside}; floor {self.floor_us:.1f} us",
+        )  # fmt: skip
 
     def line(self):
         text = f"{self.name}: {self.us:.1f} us"

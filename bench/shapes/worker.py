@@ -71,6 +71,7 @@ class Worker:
             from others import Others
 
             torch.cuda.set_device(0)
+            torch.cuda.set_stream(torch.cuda.Stream())  # an engine's is not the legacy stream
             self.enter("making tensors")
             self.device = Cuda(torch, cases, self.seed)
             ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
