@@ -1,7 +1,7 @@
 """Attention by FlashInfer in the engine's own process: of its ways, the fastest for the batch.
 
-Chunks go to its FA2 or FA3, decodes to its kernels for CUDA cores or for tensor cores, and the whole
-batch to one of its calls that take it all. Each is planned once and timed before anything is
+Chunks go to its FA2 or FA3, decodes to its kernels for CUDA cores or for tensor cores, and the
+whole batch to one of its calls that take it all. Each is planned once and timed before anything is
 measured. A way that is not built, that cannot be captured where that is how it is timed, or whose
 results differ from the others', is left out.
 """
@@ -33,17 +33,24 @@ def import_flashinfer(peers):
 class Planner:
     """Plans FlashInfer's ways over a range of a batch's requests. A way is a call of a layer.
 
-    @options: custom_mask and window_left of its prefill. What it has no kernel for, it refuses."""
+    @window_left: of all rows, or None. @mask: None, or the bits of a mask of all requests: (uint8,
+    in which byte each request begins). What it has no kernel for, it refuses."""
 
-    def __init__(self, torch, flashinfer, batch, buffers, **options):
+    def __init__(self, torch, flashinfer, batch, buffers, window_left=None, mask=None):
         self.torch, self.flashinfer, self.batch, self.buffers = torch, flashinfer, batch, buffers
-        self.options = options
+        self.options = {} if window_left is None else {"window_left": window_left}
+        self.mask = mask
         heads_q, self.dim = buffers.q[0].shape[1:]
         self.heads, self.dim_vo = (heads_q, buffers.k[0].shape[2]), buffers.o[0].shape[2]
         self.common = dict(
             sm_scale=1 / math.sqrt(self.dim), q_data_type=buffers.q[0].dtype,
             kv_data_type=buffers.k[0].dtype,
         )  # fmt: skip
+
+    @property
+    def plain(self):
+        """No window and no mask."""
+        return not self.options and self.mask is None
 
     def workspace(self):
         return self.torch.zeros(WORKSPACE_BYTES, dtype=self.torch.uint8, device="cuda")
@@ -66,11 +73,14 @@ class Planner:
         wrapper = self.flashinfer.BatchPrefillWithPagedKVCacheWrapper(
             self.workspace(), "NHD", backend=backend
         )
+        masked = {} if self.mask is None else {"packed_custom_mask": self.mask[0]}
         wrapper.plan(
             *map(self.ints, self.batch.part(first, last)), *self.heads, self.dim,
-            self.batch.page_size, head_dim_vo=self.dim_vo, causal="custom_mask" not in self.options,
+            self.batch.page_size, head_dim_vo=self.dim_vo, causal=self.mask is None, **masked,
             **self.options, **self.common,
         )  # fmt: skip
+        if self.mask is not None:  # of bits that are packed already it counts bits, and reads bytes
+            wrapper._mask_indptr_buf = self.ints(self.mask[1])
         return self.call(first, last, lambda q, cache, o: wrapper.run(q, cache, out=o))
 
     def decode(self, tensor_cores, first, last):
@@ -105,9 +115,9 @@ class Planner:
             found["decode on CUDA cores"] = lambda: self.decode(False, first, last)
         else:
             found["FA2"] = lambda: self.prefill("fa2", first, last)
-            if "custom_mask" not in self.options:
+            if self.mask is None:
                 found["FA3"] = lambda: self.prefill("fa3", first, last)
-        if not self.options:
+        if self.plain:
             found["BatchAttention"] = lambda: self.persistent(first, last)
         return found
 
@@ -121,7 +131,7 @@ class FlashInferAttention:
         batch = planner.batch
         count, cut = len(batch.rows), batch.chunks
         self.calls, self.name, us = self.fastest(0, count)
-        if 0 < cut < count and not planner.options:
+        if 0 < cut < count and planner.plain:
             (chunks, of_chunks, a), (decodes, of_decodes, b) = (
                 self.fastest(0, cut), self.fastest(cut, count)
             )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Sizes of the models whose layers are measured. Only sizes: what a model has beside (norms of q and
-k, biases, windows) is left out for all ways alike."""
+"""Sizes of the models whose layers are measured. Only sizes: what a model has beside (norms of q
+and k, biases, windows) is left out for all ways alike."""
 
 import dataclasses
 

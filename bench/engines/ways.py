@@ -1,5 +1,5 @@
-"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured, and
-`announce()`, called in front of the product before it. FlashInfer's is in flashinfer_way.py.
+"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured,
+and `announce()`, called in front of the product before it. FlashInfer's is in flashinfer_way.py.
 
 All ways read q from the product's output, where its rows lie among those of k and v, and write the
 same o. What they need is planned once, before the capture.

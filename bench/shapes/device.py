@@ -1,7 +1,7 @@
 """Where a case lies: on the GPU in a few large tensors of PyTorch, or in a session's host memory.
 
 Both have K and V of two layers in shuffled pages, q and o, and give the judge rows and keys in
-float32. On the GPU all cases lie in the same allocations, so a case costs the service no new memory.
+float32. On the GPU all cases lie in the same allocations, so none costs the service new memory.
 """
 
 import time

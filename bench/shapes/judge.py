@@ -57,6 +57,15 @@ def mask_of(case):
     )
 
 
+def packed_mask_of(case):
+    """The same as bits, least significant first, each request from a byte of its own: (uint8, in
+    which byte each begins, and the end)."""
+    bits = numpy.split(mask_of(case), numpy.cumsum([n * keys for n, keys in case.batch.requests]))
+    parts = [numpy.packbits(part, bitorder="little") for part in bits[:-1]]
+    starts = numpy.cumsum([0] + [len(part) for part in parts])
+    return numpy.concatenate(parts), starts.tolist()
+
+
 def expected(q, k, v, seen):
     """q: [group, dim_qk]; k: [keys, dim_qk]; v: [keys, dim_vo]; seen: bool [keys]."""
     scores = q @ k[seen].T / math.sqrt(q.shape[1])

@@ -1,12 +1,11 @@
-"""What attnd is measured beside, where it is there: FlashInfer's ways, cuDNN and FlashAttention-2 by
-PyTorch, FlashAttention-3 and FlashAttention-4 by their own packages.
+"""What attnd is measured beside, where it is there: FlashInfer's ways, cuDNN and FlashAttention-2
+by PyTorch, FlashAttention-3 and FlashAttention-4 by their own packages.
 
 Each is a Way. Those that want K and V contiguous get a copy, which is not timed; they take batches
 of equal requests only.
 """
 
 import dataclasses
-import math
 import statistics
 import typing
 
@@ -122,7 +121,8 @@ class Others:
 
         torch, device, options = self.torch, self.device, {}
         if case.batch.tree:
-            options["custom_mask"] = torch.from_numpy(judge.mask_of(case)).cuda()
+            bits, starts = judge.packed_mask_of(case)
+            options["mask"] = torch.from_numpy(bits).cuda(), starts
         if case.batch.window:
             options["window_left"] = case.batch.window - 1
         buffers = Buffers([device.q] * LAYERS, [device.o_peer] * LAYERS, device.k, device.v)

@@ -1,4 +1,4 @@
-"""From times to figures: ratios over the fastest peer and over the floor, the worst ten, records."""
+"""From times to figures: ratios over the fastest peer and over the floor, and the worst ten."""
 
 import dataclasses
 import pathlib

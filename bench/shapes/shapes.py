@@ -1,5 +1,5 @@
-"""What is measured: shapes of heads and pages, batches, which of them make the default grid; and the
-floor, below which no kernel gets.
+"""What is measured: shapes of heads and pages, batches, which of them make the default grid; and
+the floor, below which no kernel gets.
 """
 
 import dataclasses
