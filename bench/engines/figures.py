@@ -53,6 +53,7 @@ class Result:
     verified: dict = dataclasses.field(default_factory=dict)
     kernels: dict = dataclasses.field(default_factory=dict)  # "role, way" -> of one step
     actual: str = ""
+    peer_names: dict = dataclasses.field(default_factory=dict)  # role -> FlashInfer's way
 
     def rows_verified(self):
         return sum(found["rows"] for found in self.verified.values())
@@ -179,6 +180,10 @@ def figures(result):
         notes += f"; without attention {result.median_score('none'):.2f}"
     for way, name in ("attnd", "ms a step"), ("flashinfer", "FlashInfer"):
         notes += f"; {name} p50 {by_role(result, way, 0.5)}, p99 {by_role(result, way, 0.99)}"
+    names = result.peer_names
+    if names:
+        said = (f"{role} {name}" if len(names) > 1 else name for role, name in names.items())
+        notes += f"; FlashInfer by {', '.join(said)}"
     notes += f"; {result.rows_verified()} rows verified"
     name = f"engines.{case.figure}_over_flashinfer"
     found.append((name, statistics.median(ratios), "ratio", "higher", notes))

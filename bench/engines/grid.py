@@ -12,7 +12,7 @@ import time
 
 import heat
 from cases import GRID_BATCHES_OF_TILES, LAYERS, PAGE_SIZE, windows_in_turn
-from figures import Result, spread
+from figures import spread
 
 TILES_S = 60
 BATCH_WORDS = {
@@ -45,6 +45,7 @@ def line(result):
     text = f"{result.case.name}: attnd {result.engine_rate('attnd', 0):.1f} steps/s"
     if result.ratios():
         text += f", FlashInfer {result.engine_rate('flashinfer', 0):.1f}: {spread(result.ratios())}"
+        text += "".join(f" ({name})" for name in result.peer_names.values())
     if result.of("none"):
         text += f"; a layer {layer_us(result, 'attnd'):.1f} us"
         if result.ratios():
@@ -56,8 +57,8 @@ class Grid:
     """All cases under MPS, or all without it, with one daemon."""
 
     def __init__(self, bench, prepare, done):
-        """@bench: a Bench with one engine. @prepare(cases): the ways that are there. @done(result)
-        is told of each that is whole."""
+        """@bench: a Bench with one engine. @prepare(cases): the ways that are there, and
+        FlashInfer's names. @done(result) is told of each that is whole."""
         self.bench, self.prepare, self.done = bench, prepare, done
 
     def measure(self, groups, residency):
@@ -70,8 +71,8 @@ class Grid:
 
     def measure_model(self, cases, residency):
         bench, since = self.bench, time.monotonic()
-        bench.ways = self.prepare(cases)
-        results = [Result(case, residency) for case in cases]
+        bench.ways, bench.chosen = self.prepare(cases)
+        results = [bench.result(case, residency) for case in cases]
         roles = {0: [case.roles for case in cases]}
         actual = bench.connect(roles, results) if "attnd" in bench.ways else ""
         bench.say(f"{cases[0].layers_of}: there in {time.monotonic() - since:.1f} s")

@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, options, engines, environment, ways):
         self.options, self.engines, self.ways = options, engines, ways
         self.environment = environment
-        self.daemon = None
+        self.daemon, self.chosen = None, {}  # chosen: role -> the name of FlashInfer's way
         self.window_s = options.window
 
     def say(self, text):
@@ -41,7 +41,7 @@ class Bench:
         options = self.options
         for number, role in enumerate(case.roles):
             self.engines.all[number].role = role
-        result, self.window_s = Result(case, residency), options.window
+        result, self.window_s = self.result(case, residency), options.window
         self.run_windows(result, windows_before(case, self.ways))
         if "attnd" in self.ways:
             self.start(result)
@@ -56,6 +56,12 @@ class Bench:
                 if way != "attnd":
                     self.profile(result, way)
         return result
+
+    def result(self, case, residency):
+        """An empty one, with the names of FlashInfer's ways."""
+        roles = case.working_roles
+        names = {role: self.chosen[role] for role in roles if role in self.chosen}
+        return Result(case, residency, peer_names=names)
 
     def start(self, result):
         since = time.monotonic()
