@@ -75,7 +75,9 @@ class Grid:
         results = [bench.result(case, residency) for case in cases]
         roles = {0: [case.roles for case in cases]}
         actual = bench.connect(roles, results) if "attnd" in bench.ways else ""
-        bench.say(f"{cases[0].layers_of}: there in {time.monotonic() - since:.1f} s")
+        rows = sum(result.rows_verified() for result in results)
+        print(f"engines: {cases[0].layers_of}: ready in {time.monotonic() - since:.1f} s, {rows} "
+              "rows of attnd right", flush=True)  # fmt: skip
         for result in results:
             result.actual, bench.window_s = actual, bench.options.window
             bench.engines.all[0].role = result.case.roles
@@ -85,6 +87,7 @@ class Grid:
             print(f"engines: {line(result)}", flush=True)
         if "attnd" in bench.ways:
             bench.disconnect(roles, results)
+        print(f"engines: {cases[0].layers_of}: {time.monotonic() - since:.1f} s in all", flush=True)
         for result in results:
             self.done(result)
 
