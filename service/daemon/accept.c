@@ -188,10 +188,21 @@ static void welcome(struct attnd_service *service, int fd)
 
 static void on_connection(void *context, uint32_t poll_events);
 
+/* Both are made at the start: what keeps the door open needs no memory. */
+static void resume_accepting(void *context)
+{
+    struct attnd_service *service = context;
+    if (attnd_loop_resume(service->loop, service->listen_watch) < 0)
+        attnd_loop_timer_set(service->loop, service->listen_timer,
+                             attnd_clock_ns() + ACCEPT_PAUSE_NS);
+}
+
 void attnd_accept_start(struct attnd_service *service)
 {
-    service->listen_watch =
-        attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN, on_connection, service);
+    service->listen_timer = attnd_loop_timer_new(service->loop, resume_accepting, service);
+    if (service->listen_timer)
+        service->listen_watch =
+            attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN, on_connection, service);
     if (!service->listen_watch)
         attnd_log(ATTND_LOG_ERROR, "no memory to listen: nobody can connect");
 }
@@ -203,21 +214,11 @@ void attnd_accept_stop(struct attnd_service *service)
     service->listen_watch = service->listen_timer = NULL;
 }
 
-static void resume_accepting(void *context)
-{
-    struct attnd_service *service = context;
-    service->listen_timer = NULL;
-    attnd_accept_start(service);
-}
-
 /* Out of descriptors: the connection stays pending and would wake the loop again at once. */
 static void pause_accepting(struct attnd_service *service)
 {
-    uint64_t when_ns = attnd_clock_ns() + ACCEPT_PAUSE_NS;
-    attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
-    service->listen_watch = NULL;
-    service->listen_timer =
-        attnd_loop_watch_timer(service->loop, when_ns, resume_accepting, service);
+    attnd_loop_pause(service->loop, service->listen_watch);
+    attnd_loop_timer_set(service->loop, service->listen_timer, attnd_clock_ns() + ACCEPT_PAUSE_NS);
 }
 
 static void on_connection(void *context, uint32_t poll_events)

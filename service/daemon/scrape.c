@@ -295,22 +295,29 @@ static void welcome(struct attnd_scrape *scrape, int fd)
 
 static void on_connection(void *context, uint32_t poll_events);
 
-static void watch_door(void *context)
+static void reopen_door(void *context)
 {
     struct attnd_scrape *scrape = context;
 
-    scrape->timer = NULL;
-    scrape->watch = attnd_loop_watch_fd(scrape->service->loop, scrape->listener.fd, POLLIN,
-                                        on_connection, scrape);
+    if (attnd_loop_resume(scrape->service->loop, scrape->watch) < 0)
+        attnd_loop_timer_set(scrape->service->loop, scrape->timer, attnd_clock_ns() + PAUSE_NS);
+}
+
+static void watch_door(struct attnd_scrape *scrape)
+{
+    struct attnd_loop *loop = scrape->service->loop;
+
+    scrape->timer = attnd_loop_timer_new(loop, reopen_door, scrape);
+    if (scrape->timer)
+        scrape->watch =
+            attnd_loop_watch_fd(loop, scrape->listener.fd, POLLIN, on_connection, scrape);
 }
 
 /* Out of descriptors, or of room to close some: it would wake the loop again at once. */
 static void pause_door(struct attnd_scrape *scrape)
 {
-    attnd_loop_unwatch(scrape->service->loop, scrape->watch, NULL, NULL);
-    scrape->watch = NULL;
-    scrape->timer = attnd_loop_watch_timer(scrape->service->loop, attnd_clock_ns() + PAUSE_NS,
-                                           watch_door, scrape);
+    attnd_loop_pause(scrape->service->loop, scrape->watch);
+    attnd_loop_timer_set(scrape->service->loop, scrape->timer, attnd_clock_ns() + PAUSE_NS);
 }
 
 static void on_connection(void *context, uint32_t poll_events)

@@ -86,7 +86,6 @@ static void fire(void *context)
 {
     struct attnd_scheduler *scheduler = context;
     uint64_t now_ns = attnd_sched_now(scheduler), next_ns = UINT64_MAX;
-    scheduler->timer = NULL;
     scheduler->timer_ns = UINT64_MAX;
 
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
@@ -104,19 +103,22 @@ static void fire(void *context)
 
 void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns)
 {
-    if (scheduler->timer && scheduler->timer_ns <= when_ns)
+    if (scheduler->timer_ns <= when_ns)
         return;
-    attnd_deadline_stop(scheduler);
-    scheduler->timer = attnd_loop_watch_timer(scheduler->service->loop, when_ns, fire, scheduler);
     scheduler->timer_ns = when_ns;
-    if (!scheduler->timer)
-        attnd_log(ATTND_LOG_WARNING, "no memory for a timer: timeouts come late");
+    attnd_loop_timer_set(scheduler->service->loop, scheduler->timer, when_ns);
+}
+
+int attnd_deadline_start(struct attnd_scheduler *scheduler)
+{
+    scheduler->timer_ns = UINT64_MAX;
+    scheduler->timer = attnd_loop_timer_new(scheduler->service->loop, fire, scheduler);
+    return scheduler->timer ? 0 : -ATTND_E_NO_MEMORY;
 }
 
 void attnd_deadline_stop(struct attnd_scheduler *scheduler)
 {
-    if (scheduler->timer)
-        attnd_loop_unwatch(scheduler->service->loop, scheduler->timer, NULL, NULL);
+    attnd_loop_unwatch(scheduler->service->loop, scheduler->timer, NULL, NULL);
     scheduler->timer = NULL;
-    scheduler->timer_ns = UINT64_MAX;
+    scheduler->timer_ns = 0; /* and none is earlier */
 }

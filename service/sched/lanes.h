@@ -316,6 +316,8 @@ static inline void attnd_deadline_fault(struct attnd_sched_op *op)
     attnd_fault_set(&op->fault, -ATTND_E_TIMEOUT, ATTND_F_TIMEOUT, 0, timeout_us, timeout_us);
 }
 
+/** attnd_deadline_start() - the timer. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_deadline_start(struct attnd_scheduler *scheduler);
 /** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
 void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
 /** attnd_deadline_cancel() - end operations of @session that carry @user_data. */

@@ -31,7 +31,10 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.acked = attnd_lane_acked;
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
-    scheduler->timer_ns = UINT64_MAX;
+    if (attnd_deadline_start(scheduler) < 0) {
+        free(scheduler);
+        return -ATTND_E_NO_MEMORY;
+    }
     scheduler->slots_free = ATTND_QUEUE_RUNS;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
