@@ -7,6 +7,7 @@
 #ifndef ATTND_SERVICE_OBJECTS_CLIENT_H
 #define ATTND_SERVICE_OBJECTS_CLIENT_H
 
+#include "ipc/closer.h"
 #include "ipc/discard.h"
 #include "ipc/ring.h"
 #include "ipc/shm.h"
@@ -27,6 +28,7 @@ enum attnd_session_state {
 };
 
 struct attnd_client {
+    struct attnd_closing closing; /* first: of its segments, at the very end */
     struct attnd_service *service;
     uint32_t id;
     enum attnd_session_state state;

@@ -23,6 +23,7 @@ struct attnd_memory {
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
     uint32_t release_session;               /* that waits until the worker let go; 0: none */
     uint64_t release_id;                    /* its request */
+    struct attnd_memory_closing *closing;   /* memory.c; NULL: it is small */
 };
 
 /* Events of memory objects that others have asked to hear. */

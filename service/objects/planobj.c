@@ -147,6 +147,16 @@ void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object 
     }
 }
 
+/* On the closer's thread: a plan may have hundreds of megabytes. */
+static void close_plan(struct attnd_closing *closing)
+{
+    struct attnd_plan_object *object = (struct attnd_plan_object *)(void *)closing;
+
+    attnd_plan_free(object->plan);
+    free(object->append);
+    free(object);
+}
+
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
 {
     assert(object->in_flight == 0);
@@ -154,13 +164,12 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     struct attnd_memory *none[ATTND_VARIANT_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
-    attnd_plan_free(object->plan);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
     attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);
     attnd_quota_refund(service, object->payer, object->charged_bytes);
-    free(object->append);
-    free(object);
+    object->closing = (struct attnd_closing){.close = close_plan, .bytes = object->charged_bytes};
+    attnd_closer_take(&object->closing);
 }
 
 /* Private copies: what an append may write is decided without asking shared memory for sizes. */

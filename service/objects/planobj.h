@@ -18,6 +18,7 @@ struct attnd_lengths {
 };
 
 struct attnd_plan_object {
+    struct attnd_closing closing; /* first: at the very end */
     struct attnd_plan *plan;
     struct attnd_attachment *attachment;
     struct attnd_batch_limits limits;

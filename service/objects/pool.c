@@ -8,6 +8,7 @@
  */
 #include "service/objects/pool.h"
 
+#include "ipc/closer.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
@@ -53,8 +54,8 @@ static void free_arrays(struct attnd_pool *pool)
     if (pool->keeper)
         pool->keeper->end(pool);
     free(pool->memories);
-    free(pool->leases);
-    free(pool->free_pages);
+    attnd_closer_free(pool->leases, pool->shape.pages * sizeof(*pool->leases));
+    attnd_closer_free(pool->free_pages, pool->shape.pages * sizeof(*pool->free_pages));
     free(pool);
 }
 
@@ -204,7 +205,7 @@ static int bind_lone(struct attnd_client *client, struct attnd_attachment *attac
 static void attachment_free(struct attnd_client *client, struct attnd_attachment *attachment)
 {
     attnd_quota_refund(client->service, attnd_quota_payer(client), attachment->charged_bytes);
-    free(attachment->held);
+    attnd_closer_free(attachment->held, attachment->charged_bytes - sizeof(*attachment));
     free(attachment);
 }
 

@@ -255,6 +255,15 @@ void attnd_client_drained(struct attnd_client *client)
     service->drained = client;
 }
 
+/* On the closer's thread: the arena may be large. */
+static void close_client(struct attnd_closing *closing)
+{
+    struct attnd_client *client = (struct attnd_client *)(void *)closing;
+
+    attnd_segments_free(client);
+    free(client);
+}
+
 void attnd_client_reap(struct attnd_service *service, int all)
 {
     struct attnd_client **link = &service->drained;
@@ -266,7 +275,6 @@ void attnd_client_reap(struct attnd_service *service, int all)
             continue;
         }
         *link = client->next;
-        attnd_segments_free(client);
         /* A descriptor that was sent and not received is in it, and may be a file that closes
          * slowly. */
         if (client->may_send || !service->refuses_descriptors)
@@ -275,6 +283,8 @@ void attnd_client_reap(struct attnd_service *service, int all)
             close(client->socket);
         if (client->pidfd >= 0)
             close(client->pidfd);
-        free(client);
+        client->closing = (struct attnd_closing){.close = close_client,
+                                                 .bytes = segments_bytes(client)};
+        attnd_closer_take(&client->closing);
     }
 }
