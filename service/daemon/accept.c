@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -35,13 +36,32 @@
 
 static void read_pause(struct attnd_client *client);
 
+/* The item of a datagram that waits. The socket is not looked at meanwhile. */
+static int serve_call(struct attnd_work *work)
+{
+    struct attnd_client *client =
+        (struct attnd_client *)(void *)((char *)work - offsetof(struct attnd_client, call));
+    const int rc = attnd_control_serve(client);
+
+    if (rc == ATTND_CONTROL_AGAIN)
+        return 1;
+    if (rc == ATTND_CONTROL_PAUSE)
+        read_pause(client);
+    else if (client->socket_watch && attnd_loop_resume(client->service->loop, client->socket_watch) < 0)
+        attnd_client_end(client);
+    return 0;
+}
+
 static void on_socket(void *context, uint32_t poll_events)
 {
     struct attnd_client *client = context;
-    if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
+    if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) {
         attnd_client_end(client);
-    else if (poll_events & POLLIN && attnd_control_serve(client))
-        read_pause(client);
+    } else if (poll_events & POLLIN) {
+        attnd_work_start(&client->service->works, &client->account, &client->call);
+        if (attnd_work_waits(&client->call))
+            attnd_loop_pause(client->service->loop, client->socket_watch);
+    }
 }
 
 static int watch_socket(struct attnd_client *client, uint32_t events)
@@ -108,6 +128,8 @@ static int identify(struct attnd_client *client)
     client->pid = credentials.pid;
     client->uid = credentials.uid;
     client->allowed = attnd_accept_allows(&client->service->options, credentials.uid);
+    client->account.user = attnd_work_user(&client->service->works, credentials.uid);
+    client->call.go = serve_call;
 
     bytes = sizeof(client->pidfd);
     if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd, &bytes) == 0)

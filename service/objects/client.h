@@ -40,6 +40,13 @@ struct attnd_client {
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     char ending[96]; /* why the service ended it; "": it did not */
+    struct attnd_account account; /* of the thread's time */
+    struct attnd_work call;       /* a datagram of it waits to be served */
+    struct attnd_work release;    /* of a handle, which is answered when all of it is given back */
+    uint32_t releasing;           /* that handle; 0: none. Meanwhile no other call is served */
+    uint64_t release_id;          /* the request */
+    struct attnd_work end;        /* what is left of it is given back */
+    uint32_t end_stage, end_at;   /* session.c: how far that is */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;        /* among visitors, or among the drained */

@@ -192,22 +192,35 @@ int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, 
     return 0;
 }
 
-void attnd_lease_drop_all(struct attnd_attachment *attachment)
+/* All leases of a page at once: a session may hold billions of a few pages. */
+static void drop_page(struct attnd_attachment *attachment, int32_t page)
 {
     struct attnd_pool *pool = attachment->pool;
+    const uint32_t held = (uint32_t)-attachment->held[page];
+
+    if (!held)
+        return;
+    attachment->held[page] = 0;
+    attachment->held_count -= held;
+    assert(pool->leases[page] >= held);
+    pool->leases[page] = (uint16_t)(pool->leases[page] - held);
+    page_left(pool, page, pool->leases[page]);
+}
+
+int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_max)
+{
+    struct attnd_pool *pool = attachment->pool;
+    const uint32_t left = pool->shape.pages - attachment->dropped;
+    const uint32_t end = attachment->dropped + (left < pages_max ? left : pages_max);
+
     attachment->releases++;
-    /* A page at once: a session may hold billions of leases of a few pages. */
-    for (int32_t page = 0; attachment->held_count > 0; page++) {
-        uint32_t held = (uint32_t)-attachment->held[page];
-        attachment->held[page] = 0;
-        attachment->held_count -= held;
-        assert(pool->leases[page] >= held);
-        pool->leases[page] = (uint16_t)(pool->leases[page] - held);
-        if (held)
-            page_left(pool, page, pool->leases[page]);
-    }
+    while (attachment->held_count > 0 && attachment->dropped < end)
+        drop_page(attachment, (int32_t)attachment->dropped++);
+    if (attachment->held_count > 0)
+        return 1;
     if (pool->keeper)
         pool->keeper->changed(pool);
+    return 0;
 }
 
 uint32_t attnd_lease_count(const struct attnd_pool *pool)

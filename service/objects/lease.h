@@ -25,8 +25,10 @@ void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages
 int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages);
 /** attnd_lease_drop() - leases that are nobody's are given up. */
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
-/** attnd_lease_drop_all() - every lease of an attachment. */
-void attnd_lease_drop_all(struct attnd_attachment *attachment);
+/** attnd_lease_drop_some() - every lease of an attachment, of @pages_max pages in one call; nothing
+ * else is done with it from the first on. Return: 1 there are more; 0. */
+int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_max);
+#define ATTND_LEASE_DROP_STEP 1024u /* pages between two looks at the clock */
 /** attnd_lease_free_count() - pages without a lease. */
 uint32_t attnd_lease_free_count(const struct attnd_pool *pool);
 /** attnd_lease_count() - pages with at least one lease. */

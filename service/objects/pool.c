@@ -284,7 +284,8 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
 
     assert(attachment->plans == 0 && attachment->prefixes == 0);
     client->attachments[handle - 1] = NULL;
-    attnd_lease_drop_all(attachment);
+    while (attachment->held_count && attnd_lease_drop_some(attachment, UINT32_MAX))
+        ;
     if (attachment->memory)
         release_lone(client, attachment->memory);
     attnd_pool_unref(client->service, attachment->pool);

@@ -50,6 +50,7 @@ struct attnd_attachment {
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count;    /* sum of held */
     uint64_t releases;      /* calls that made one of held less */
+    uint32_t dropped;       /* pages up to here have none any more: it is being given back */
     uint32_t plans;         /* plan objects of this session that use it; control plane counts */
     uint32_t prefixes;      /* handles of this session on namespaces of the pool */
     uint32_t memory;        /* handle that came with the attachment and goes with it; 0: none */

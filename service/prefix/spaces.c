@@ -325,7 +325,7 @@ void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle)
 
     assert(held->in_flight == 0);
     client->prefixes[handle - 1] = NULL;
-    attnd_tree_owner_end(tree, &held->owner);
+    (void)attnd_tree_owner_end(tree, &held->owner, UINT32_MAX);
     attnd_tree_space_release(tree, held->space);
     held->attachment->prefixes--;
     free(held);

@@ -144,6 +144,7 @@ struct attnd_tree_chain {
     const struct attnd_block_key *keys;   /* [count] */
     const struct attnd_block_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
     int again;                            /* a match of the rest: they are counted already */
+    uint32_t more; /* a match of a part: so many are asked for behind it */
 };
 
 struct attnd_tree_result {
@@ -184,8 +185,9 @@ struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_
 /** attnd_tree_abandon() - give up those claims on the keys that are @owner's. Return: how many.*/
 uint32_t attnd_tree_abandon(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                             const struct attnd_tree_chain *chain);
-/** attnd_tree_owner_end() - give up all of them. */
-void attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner);
+/** attnd_tree_owner_end() - give up all of them, up to @claims_max. Return: 1 there are more; 0. */
+int attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                         uint32_t claims_max);
 
 /** attnd_tree_pin() - keep the leading blocks until they are unpinned, or the namespace has no
  * handle any more. At most half of the namespace's budget, and half of the pool, can be pinned. */

@@ -7,6 +7,7 @@
 #include "ipc/fdpass.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/client.h"
+#include "service/rpc/control.h"
 
 /* A call while its handler runs. All that the reply points to comes from attnd_call_alloc(). */
 struct attnd_call {
@@ -30,9 +31,6 @@ void attnd_control_free(struct attnd_service *service);
 
 /** attnd_control_reset() - forget the last request and reply: their memory serves the next. */
 void attnd_control_reset(struct attnd_service *service);
-
-/* Descriptors run low: nothing is received until there are some. */
-#define ATTND_CONTROL_PAUSE 2
 
 /** attnd_control_receive() - one datagram of the client, decoded into the service's buffers
  * @request: NULL if its bytes are no request at all

@@ -97,14 +97,15 @@ int attnd_control_serve(struct attnd_client *client)
     int fds_count = 0;
     Attnd__Request *request = NULL;
 
-    /* The datagram stays where it is, and the socket readable. */
-    if (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client))
-        return 0;
+    /* The datagram stays where it is. */
+    if (client->releasing ||
+        (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client)))
+        return ATTND_CONTROL_AGAIN;
     if (client->state == ATTND_SESSION_DYING)
         return 0;
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)
-        return rc == ATTND_CONTROL_PAUSE;
+        return rc == ATTND_CONTROL_PAUSE ? rc : 0;
     if (request)
         answer(client, request, rc, fds, fds_count);
     else

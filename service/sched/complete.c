@@ -146,6 +146,7 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
 void attnd_op_free(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
+    attnd_deadlines_remove(&session->deadlines, op);
     attnd_op_let_go(op);
     attnd_results_unreserve(op);
     if (op->prefix)

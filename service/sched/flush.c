@@ -28,7 +28,8 @@ void attnd_session_drain(struct attnd_session_lanes *session)
 {
     struct attnd_client *client = session->client;
     struct attnd_scheduler *scheduler = session->scheduler;
-    if (session->dispatched || session->sent || session->planning || client->mail)
+    if (!session->closed || session->dispatched || session->sent || session->planning ||
+        client->mail)
         return;
     client->lanes = NULL;
     attnd_admitted_free(client, session->spare);
