@@ -6,6 +6,7 @@
 #define ATTND_SERVICE_OBJECTS_MEMORY_H
 
 #include "persistent/backend.h"
+#include "service/objects/intervals.h"
 #include "service/objects/quota.h"
 
 struct attnd_memory {
@@ -18,6 +19,7 @@ struct attnd_memory {
     uint32_t kind;            /* enum attnd_memory_kind */
     uint32_t made;            /* by the daemon; 0: imported */
     uint32_t pools;           /* that lie in it */
+    struct attnd_interval *planes; /* of those: the bytes that belong to them */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */

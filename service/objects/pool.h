@@ -33,6 +33,9 @@ struct attnd_pool {
     uint64_t heap_bytes;
     uint32_t memories_count;
     struct attnd_memory **memories; /* referenced; distinct */
+    uint64_t memory_bytes;            /* of all of them */
+    struct attnd_interval *intervals; /* of its planes, those of each memory together */
+    uint32_t *intervals_end;          /* [memories_count] */
     uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
     int32_t *free_pages;            /* stack of pages that came back */
     uint32_t free_count;
@@ -71,6 +74,10 @@ int attnd_pool_new(struct attnd_client *maker, const struct attnd_heap_pool *sha
 void attnd_pool_ref(struct attnd_pool *pool);
 /** attnd_pool_unref() - the last reference frees the pool; nothing of it is in flight then. */
 void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool);
+
+/** attnd_pool_occupy() - the bytes of its planes belong to @pool, as its memories know from now on.
+ * attnd_pool_new() does this. */
+void attnd_pool_occupy(struct attnd_pool *pool);
 
 /** attnd_pool_planes() - k[layers], v[layers] in the heap. */
 const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool);

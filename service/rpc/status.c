@@ -127,9 +127,7 @@ static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
     status->pages_leased = attnd_lease_count(pool);
     status->page_size = pool->shape.page_size;
     status->attached = pool->refs;
-    status->memory_bytes = 0;
-    for (uint32_t i = 0; i < pool->memories_count; i++)
-        status->memory_bytes += pool->memories[i]->size_bytes;
+    status->memory_bytes = pool->memory_bytes;
     status->has_layers = status->has_pages = status->has_pages_leased = 1;
     status->pages_cached = attnd_pool_cached(pool);
     status->has_pages_cached = 1;
