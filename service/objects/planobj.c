@@ -287,9 +287,9 @@ void attnd_planobj_unpin(struct attnd_plan_object *object, struct attnd_lengths 
     lengths->generation = ATTND_NONE;
 }
 
-/* The pages that an advance appends: in the pool, and the session's. */
-static int check_appended(const struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+int attnd_planobj_check_advance(const struct attnd_plan_object *object,
+                                const struct attnd_advance_view *advance,
+                                struct attnd_fault *fault)
 {
     uint32_t pool_pages = object->limits.pool_pages;
 
@@ -307,36 +307,34 @@ int attnd_planobj_unshares(const struct attnd_plan_object *object,
     return object->filled && attnd_planner_unshares(object->plan, advance);
 }
 
-int attnd_planobj_unshare(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
-                          struct attnd_fault *fault)
+int attnd_planobj_plan_advance(struct attnd_plan_object *object,
+                               const struct attnd_advance_view *advance, uint32_t generation,
+                               struct attnd_fault *fault)
 {
-    int rc = check_appended(object, advance, fault);
+    const uint32_t pool_pages = object->limits.pool_pages;
+
+    if (generation != ATTND_NONE)
+        return attnd_planner_advance(object->plan, advance, generation, pool_pages, fault);
+    int rc = attnd_planner_unshare(object->plan, advance, pool_pages, fault);
     if (rc == 0)
-        rc = attnd_planner_unshare(object->plan, advance, object->limits.pool_pages, fault);
-    if (rc == 0) {
         derive(object);
-        rc = attnd_planobj_fill(object, scratch_limit_bytes, fault);
-    }
-    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
     return rc;
 }
 
-int attnd_planobj_advance(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+int attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation,
+                           uint64_t scratch_limit_bytes, struct attnd_fault *fault)
 {
-    int generation = attnd_planobj_free_generation(object);
-    assert(object->filled && generation >= 0);
-
-    int rc = check_appended(object, advance, fault);
-    if (rc == 0)
-        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation,
-                                   object->limits.pool_pages, fault);
-    if (rc == 0) {
-        object->generation = (uint32_t)generation;
-        object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+    if (generation != ATTND_NONE) {
+        if (fault->code == 0) {
+            object->generation = generation;
+            object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+        }
+        return fault->code;
     }
-    return rc;
+    if (fault->code == 0)
+        (void)attnd_planobj_fill(object, scratch_limit_bytes, fault);
+    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
+    return fault->code;
 }
 
 /* Pages that the new tokens of one request fall into: the session must still have the lease of

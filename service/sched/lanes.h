@@ -66,7 +66,8 @@ struct attnd_sched_op {
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
     struct attnd_planner_job job; /* while it is planned by the thread */
-    uint64_t begin_ns;            /* of that; 0: it was not */
+    uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
+    uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
     uint64_t taken_ns;            /* out of the ring */
     uint64_t deadline_ns;         /* 0: none */
     uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
