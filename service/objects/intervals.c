@@ -23,7 +23,7 @@ uint32_t attnd_intervals_merge(struct attnd_interval *intervals, uint32_t count)
     qsort(intervals, count, sizeof(*intervals), by_begin);
     for (uint32_t i = 0; i < count; i++) {
         struct attnd_interval *last = left ? &intervals[left - 1] : NULL;
-        if (!last || intervals[i].begin > last->end)
+        if (!last || intervals[i].begin >= last->end)
             intervals[left++] = intervals[i];
         else if (intervals[i].end > last->end)
             last->end = intervals[i].end;

@@ -15,7 +15,7 @@ struct attnd_interval {
     struct attnd_interval *left, *right;
 };
 
-/** attnd_intervals_merge() - sort @intervals, and join what overlaps or touches. Return: how many
+/** attnd_intervals_merge() - sort @intervals, and join those that overlap. Return: how many
  * are left, in front. */
 uint32_t attnd_intervals_merge(struct attnd_interval *intervals, uint32_t count);
 

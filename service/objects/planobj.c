@@ -194,17 +194,40 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     }
 }
 
-int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                        struct attnd_fault *fault)
+#define CHECK_PAGES 65536u
+
+/* Pages of one level, from page @at of the batch on, of which the level's begin at @first. Return: 0
+ * with *@at behind those that were looked at, or the fault's code. */
+static int check_some(const struct attnd_plan_object *object, const struct attnd_level_view *level,
+                      uint64_t first, uint64_t *at, struct attnd_fault *fault)
 {
+    const uint64_t begin = *at - first, left = level->pages - begin;
+    const uint32_t count = (uint32_t)(left < CHECK_PAGES ? left : CHECK_PAGES);
+    const int rc =
+        attnd_lease_check(object->attachment, level->kv_indices + begin, count, fault);
+
+    *at += count;
+    if (rc < 0)
+        fault->index += begin;
+    return rc;
+}
+
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        uint32_t *done, struct attnd_fault *fault)
+{
+    uint64_t first = 0, at = *done;
+
     object->filled = 0;
     if (batch->leased && batch->releases == object->attachment->releases)
         return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
         const struct attnd_level_view *level = &batch->level[l];
-        int rc = attnd_lease_check(object->attachment, level->kv_indices, level->pages, fault);
-        if (rc < 0)
-            return rc;
+        if (at < first + level->pages) {
+            const int rc = check_some(object, level, first, &at, fault);
+            *done = (uint32_t)at;
+            return rc < 0 ? rc : at < batch->pages;
+        }
+        first += level->pages;
     }
     return 0;
 }

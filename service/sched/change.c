@@ -92,17 +92,39 @@ static int lend(struct attnd_sched_op *op)
     return 1;
 }
 
-/* Return: 1 the thread plans it, and the turn comes again; 0 it is planned, or has a fault. */
-static int plan_batch(struct attnd_sched_op *op)
+/* Leases of its pages, which are many. Meanwhile the plan is nobody else's. Return: 1 there are
+ * more; 0. */
+static int check_leases(struct attnd_sched_op *op)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_works *works = attnd_sched_works(session);
+    int rc;
+
+    while ((rc = attnd_planobj_check(op->plan, &op->admitted->u.batch, &op->cursor, &op->fault)) >
+           0)
+        if (attnd_work_spent(works)) {
+            op->plan->planning = 1;
+            return 1;
+        }
+    if (op->plan->planning) /* others have waited for it */
+        attnd_work_queue(works, &session->client->account, &session->retry_work);
+    op->plan->planning = 0;
+    return 0;
+}
+
+/* The turn goes on like this where the batch is planned, or has a fault: DONE. */
+static enum attnd_turn plan_batch(struct attnd_sched_op *op)
 {
     const struct attnd_batch_view *batch = &op->admitted->u.batch;
-    if (attnd_planobj_check(op->plan, batch, &op->fault) < 0)
-        return 0;
+    if (check_leases(op))
+        return ATTND_TURN_MORE;
+    if (op->fault.code != 0)
+        return ATTND_TURN_DONE;
     attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
     if (work_of(batch) > INLINE_WORK && lend(op))
-        return 1;
+        return ATTND_TURN_PLANNING;
     (void)attnd_planobj_plan(op->plan, batch, &op->fault);
-    return 0;
+    return ATTND_TURN_DONE;
 }
 
 /* Is anybody in the way? Return: 1 the turn is over: @turn. */
@@ -135,11 +157,12 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_TURN_DONE;
     if (!op->begin_ns) { /* otherwise it was planned meanwhile */
-        if (must_wait(op, &turn))
+        if (op->cursor == 0 && must_wait(op, &turn))
             return turn;
         op->plan->filled = 0;
-        if (op->fault.code == 0 && plan_batch(op))
-            return ATTND_TURN_PLANNING;
+        turn = op->fault.code == 0 ? plan_batch(op) : ATTND_TURN_DONE;
+        if (turn != ATTND_TURN_DONE)
+            return turn;
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);

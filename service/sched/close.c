@@ -85,6 +85,9 @@ void attnd_sched_close(struct attnd_client *client)
     scheduler->open[session->index] = last;
     last->index = session->index;
     stop_works(session);
+    if (session->entering)
+        attnd_op_free(session->entering);
+    session->entering = NULL;
 
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
         struct attnd_lane *lane = &session->lane[i];

@@ -65,13 +65,14 @@ struct attnd_sched_op {
     struct attnd_lengths lengths;       /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
+    int admits; /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
     uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
     uint64_t taken_ns;            /* out of the ring */
     uint64_t deadline_ns;         /* 0: none */
     uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
-    uint32_t cursor;              /* of a prefix operation: blocks that are done */
+    uint32_t cursor; /* of a prefix operation: blocks that are done; of a set: pages */
     uint32_t counted;             /* of those: foreign ones, or taken ones */
     uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
@@ -147,6 +148,8 @@ struct attnd_session_lanes {
     struct attnd_work expire_work; /* some of them have passed */
     struct attnd_sqe taking;      /* a slot that takes several pieces */
     int takes;                    /* 1: there is one */
+    struct attnd_sched_op *entering; /* its operation, which is in no lane yet; or NULL */
+    struct attnd_admission admission; /* what that carries, on its way */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -326,9 +329,11 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
 /* ---- admit.c ---- */
 
-/** attnd_op_admit() - copy and check the batch or the advance that the operation carries, once. A
- * failure becomes the operation's fault. */
+/** attnd_op_admit() - copy and check what the operation carries, once; of a batch or an advance the
+ * beginning. A failure becomes the operation's fault. */
 void attnd_op_admit(struct attnd_sched_op *op);
+/** attnd_op_admit_some() - the rest, as far as the piece goes. Return: 1 there is more; 0. */
+int attnd_op_admit_some(struct attnd_sched_op *op);
 /** attnd_op_let_go() - the operation needs its copy no more. Harmless without one. */
 void attnd_op_let_go(struct attnd_sched_op *op);
 /** attnd_admitted_free() - the memory of a copy of @client's. NULL is fine. */

@@ -162,14 +162,28 @@ static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched
     set_deadline(session->scheduler, op);
 }
 
-static void accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+/* Into its lane, when all that it carries is here. Return: 1; 0 there is more of that. */
+static int enter(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+{
+    if (attnd_op_admit_some(op)) {
+        session->entering = op;
+        return 0;
+    }
+    session->entering = NULL;
+    struct attnd_lane *lane = &session->lane[op->sqe.lane];
+    attnd_lane_push(lane, op);
+    attnd_lane_go(lane);
+    return 1;
+}
+
+static int accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = attnd_op_new(session, sqe);
     int malformed = check_common(sqe, &op->fault) < 0;
     if (malformed && (sqe->lane >= ATTND_LANES_MAX || sqe->opcode == ATTND_OP_CANCEL)) {
         uint64_t now_ns = attnd_sched_now(session->scheduler);
         attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
-        return;
+        return 1;
     }
     if (!malformed && is_prefix(sqe->opcode))
         begin_prefix(session, op);
@@ -177,9 +191,7 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
         begin_plan(session, op);
     if ((op->plan || op->prefix) && carries_data(sqe))
         attnd_op_admit(op);
-    struct attnd_lane *lane = &session->lane[sqe->lane];
-    attnd_lane_push(lane, op);
-    attnd_lane_go(lane);
+    return enter(session, op);
 }
 
 /* One that says what it should: it posts no completion. */
@@ -192,10 +204,11 @@ static int is_cancel(const struct attnd_sqe *sqe)
 /* Return: 1 it is taken; 0 there is more to do for it. */
 static int take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
 {
+    if (session->entering)
+        return enter(session, session->entering);
     if (is_cancel(sqe))
         return attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
-    accept_op(session, sqe);
-    return 1;
+    return accept_op(session, sqe);
 }
 
 /* The bytes of copies that waits may hold before the next is taken: as many as the arena holds, and

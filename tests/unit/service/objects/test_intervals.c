@@ -91,10 +91,11 @@ static void merged_are_sorted_and_apart(void **state)
                                   {.begin = 20, .end = 30}, {.begin = 12, .end = 13},
                                   {.begin = 40, .end = 41}, {.begin = 0, .end = 5}};
     (void)state;
-    assert_int_equal(attnd_intervals_merge(of, 6), 3);
+    assert_int_equal(attnd_intervals_merge(of, 6), 4);
     assert_true(of[0].begin == 0 && of[0].end == 5);
-    assert_true(of[1].begin == 10 && of[1].end == 30);
-    assert_true(of[2].begin == 40 && of[2].end == 41);
+    assert_true(of[1].begin == 10 && of[1].end == 20);
+    assert_true(of[2].begin == 20 && of[2].end == 30); /* it only touches the one before */
+    assert_true(of[3].begin == 40 && of[3].end == 41);
     assert_int_equal(attnd_intervals_merge(of, 0), 0);
 }
 
