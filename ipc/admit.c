@@ -76,12 +76,10 @@ static void add_level_copies(struct attnd_admission *admission, const Attnd__Lev
     struct attnd_level_view *to = &admission->batch->level[index];
     const uint64_t indptrs = (uint64_t)to->entries + 1;
 
-    to->qo_indptr =
-        add_copy(admission, ATTND_ADMIT_COPY, index, from->qo_indptr, indptrs, words);
-    to->kv_indptr =
-        add_copy(admission, ATTND_ADMIT_COPY, index, from->kv_indptr, indptrs, words);
-    to->kv_last_page_len = add_copy(admission, ATTND_ADMIT_COPY, index, from->kv_last_page_len,
-                                    to->entries, words);
+    to->qo_indptr = add_copy(admission, ATTND_ADMIT_COPY, index, from->qo_indptr, indptrs, words);
+    to->kv_indptr = add_copy(admission, ATTND_ADMIT_COPY, index, from->kv_indptr, indptrs, words);
+    to->kv_last_page_len =
+        add_copy(admission, ATTND_ADMIT_COPY, index, from->kv_last_page_len, to->entries, words);
     to->kv_indices =
         add_copy(admission, ATTND_ADMIT_COPY_IDS, index, from->kv_indices, to->pages, words);
 }
@@ -92,8 +90,7 @@ static void add_level_checks(struct attnd_admission *admission, uint32_t index)
 
     add_indptr(admission, index, level->qo_indptr, level->entries, admission->batch->rows,
                ATTND_F_QO_INDPTR);
-    add_indptr(admission, index, level->kv_indptr, level->entries, level->pages,
-               ATTND_F_KV_INDPTR);
+    add_indptr(admission, index, level->kv_indptr, level->entries, level->pages, ATTND_F_KV_INDPTR);
     add(admission, ATTND_ADMIT_LENGTHS, index)->count = level->entries;
     add(admission, ATTND_ADMIT_IDS, index)->count = level->pages;
 }

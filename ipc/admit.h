@@ -45,10 +45,10 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
 /* What is done with one array: copied, or checked when it is a copy. */
 struct attnd_admit_step {
     uint8_t kind, level;
-    uint16_t field;         /* of an indptr */
-    int32_t *copy;          /* private */
-    uint64_t from, count;   /* bytes into the arena; elements, of an indptr one more */
-    uint32_t total;         /* that an indptr ends at */
+    uint16_t field;       /* of an indptr */
+    int32_t *copy;        /* private */
+    uint64_t from, count; /* bytes into the arena; elements, of an indptr one more */
+    uint32_t total;       /* that an indptr ends at */
 };
 #define ATTND_ADMIT_STEPS_MAX (8u * ATTND_LEVELS_MAX + 3u)
 
@@ -77,8 +77,8 @@ int attnd_admit_advance_begin(struct attnd_admission *admission, const void *are
                               const struct attnd_batch_limits *limits,
                               struct attnd_staging *staging, struct attnd_advance_view *advance,
                               struct attnd_fault *fault);
-/** attnd_admit_go() - some ten microseconds of it. Return: 1 there is more; 0 it is over, and all is
- * well; < 0. */
+/** attnd_admit_go() - some ten microseconds of it. Return: 1 there is more; 0 it is over, and all
+ * is well; < 0. */
 int attnd_admit_go(struct attnd_admission *admission, struct attnd_fault *fault);
 
 /** attnd_admit_leased() - 1: @held is negative for each of @pages, which are inside it. */

@@ -29,8 +29,7 @@ int attnd_admit_indptr(const struct attnd_admit_step *step, uint64_t begin, uint
     for (uint64_t i = begin ? begin : 1; i < end; i++)
         if (indptr[i] < indptr[i - 1])
             return attnd_fault_set(fault, -ATTND_E_INVALID, field, i, indptr[i], indptr[i - 1]);
-    if (end > last && step->total != ATTND_ADMIT_ANY_TOTAL &&
-        (uint32_t)indptr[last] != step->total)
+    if (end > last && step->total != ATTND_ADMIT_ANY_TOTAL && (uint32_t)indptr[last] != step->total)
         return attnd_fault_set(fault, -ATTND_E_INVALID, field, last, indptr[last], step->total);
     return 0;
 }

@@ -23,7 +23,7 @@ enum attnd_watch_kind { ATTND_WATCH_FD, ATTND_WATCH_WORD, ATTND_WATCH_TIMER };
 struct attnd_watch {
     struct attnd_link link; /* first, so that a link is its watch */
     enum attnd_watch_kind kind;
-    int armed; /* the kernel holds a request that names this watch: it must not be freed */
+    int armed;  /* the kernel holds a request that names this watch: it must not be freed */
     int ended;  /* no callback any more */
     int paused; /* no callback until attnd_loop_resume() */
     void *context;

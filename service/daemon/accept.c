@@ -47,7 +47,8 @@ static int serve_call(struct attnd_work *work)
         return 1;
     if (rc == ATTND_CONTROL_PAUSE)
         read_pause(client);
-    else if (client->socket_watch && attnd_loop_resume(client->service->loop, client->socket_watch) < 0)
+    else if (client->socket_watch &&
+             attnd_loop_resume(client->service->loop, client->socket_watch) < 0)
         attnd_client_end(client);
     return 0;
 }

@@ -10,10 +10,10 @@
 #include "service/daemon/options.h"
 
 #include "ipc/socket_path.h"
+#include "persistent/backend.h"
 #include "persistent/modules.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
-#include "persistent/backend.h"
 #include "service/daemon/machine.h"
 #include "service/daemon/options_list.h"
 #include "service/daemon/scrape.h"

@@ -62,12 +62,14 @@ const struct argp_option attnd_option_list[] = {
      3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
      "Host memory of one session at most: what the service makes for it, and what it registers "
-     "(default: half of what heap, scratch and --host-cache leave of the machine's memory, or of the "
+     "(default: half of what heap, scratch and --host-cache leave of the machine's memory, or of "
+     "the "
      "control group's)",
      3},
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
-     "(default: three quarters of what heap, scratch and --host-cache leave of the machine's memory, "
+     "(default: three quarters of what heap, scratch and --host-cache leave of the machine's "
+     "memory, "
      "or of the control group's)",
      3},
     {"daemon-memory-max", KEY_DAEMON_MEMORY_MAX, "SIZE", 0,

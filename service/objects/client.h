@@ -39,7 +39,7 @@ struct attnd_client {
     int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    char ending[96]; /* why the service ended it; "": it did not */
+    char ending[96];              /* why the service ended it; "": it did not */
     struct attnd_account account; /* of the thread's time */
     struct attnd_work call;       /* a datagram of it waits to be served */
     struct attnd_work release;    /* of a handle, which is answered when all of it is given back */

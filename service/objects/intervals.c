@@ -113,8 +113,8 @@ void attnd_intervals_remove(struct attnd_interval **root, struct attnd_interval 
     look_below(at);
 }
 
-const struct attnd_interval *attnd_intervals_find(const struct attnd_interval *root,
-                                                  uint64_t begin, uint64_t end)
+const struct attnd_interval *attnd_intervals_find(const struct attnd_interval *root, uint64_t begin,
+                                                  uint64_t end)
 {
     while (root && begin < end) {
         if (root->begin < end && begin < root->end)

@@ -25,7 +25,7 @@ void attnd_intervals_add(struct attnd_interval **root, struct attnd_interval *in
 void attnd_intervals_remove(struct attnd_interval **root, struct attnd_interval *interval);
 
 /** attnd_intervals_find() - one that overlaps [@begin, @end); NULL: none does. As many steps. */
-const struct attnd_interval *attnd_intervals_find(const struct attnd_interval *root,
-                                                  uint64_t begin, uint64_t end);
+const struct attnd_interval *attnd_intervals_find(const struct attnd_interval *root, uint64_t begin,
+                                                  uint64_t end);
 
 #endif

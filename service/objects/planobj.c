@@ -196,15 +196,14 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
 
 #define CHECK_PAGES 65536u
 
-/* Pages of one level, from page @at of the batch on, of which the level's begin at @first. Return: 0
- * with *@at behind those that were looked at, or the fault's code. */
+/* Pages of one level, from page @at of the batch on, of which the level's begin at @first. Return:
+ * 0 with *@at behind those that were looked at, or the fault's code. */
 static int check_some(const struct attnd_plan_object *object, const struct attnd_level_view *level,
                       uint64_t first, uint64_t *at, struct attnd_fault *fault)
 {
     const uint64_t begin = *at - first, left = level->pages - begin;
     const uint32_t count = (uint32_t)(left < CHECK_PAGES ? left : CHECK_PAGES);
-    const int rc =
-        attnd_lease_check(object->attachment, level->kv_indices + begin, count, fault);
+    const int rc = attnd_lease_check(object->attachment, level->kv_indices + begin, count, fault);
 
     *at += count;
     if (rc < 0)
@@ -311,8 +310,7 @@ void attnd_planobj_unpin(struct attnd_plan_object *object, struct attnd_lengths 
 }
 
 int attnd_planobj_check_advance(const struct attnd_plan_object *object,
-                                const struct attnd_advance_view *advance,
-                                struct attnd_fault *fault)
+                                const struct attnd_advance_view *advance, struct attnd_fault *fault)
 {
     uint32_t pool_pages = object->limits.pool_pages;
 

@@ -63,8 +63,8 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
  * the plan is not filled and object->planning says that nobody else may touch it. Each returns 0;
  * otherwise the plan stays empty and @fault says why. */
 
-/** attnd_planobj_check() - leases of some pages, from page *@done on; the plan is empty from here on.
- * Return: 1 there are more; 0 all are held; the fault's code. */
+/** attnd_planobj_check() - leases of some pages, from page *@done on; the plan is empty from here
+ * on. Return: 1 there are more; 0 all are held; the fault's code. */
 int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                         uint32_t *done, struct attnd_fault *fault);
 /** attnd_planobj_hold() - the plan lets go of its tables and takes over the references of @tables,

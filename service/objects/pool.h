@@ -32,12 +32,12 @@ struct attnd_pool {
     uint64_t heap_offset_bytes;
     uint64_t heap_bytes;
     uint32_t memories_count;
-    struct attnd_memory **memories; /* referenced; distinct */
+    struct attnd_memory **memories;   /* referenced; distinct */
     uint64_t memory_bytes;            /* of all of them */
     struct attnd_interval *intervals; /* of its planes, those of each memory together */
     uint32_t *intervals_end;          /* [memories_count] */
-    uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
-    int32_t *free_pages;            /* stack of pages that came back */
+    uint16_t *leases;                 /* [pages] all leases of a page; NULL for OWNER_ENGINE */
+    int32_t *free_pages;              /* stack of pages that came back */
     uint32_t free_count;
     uint32_t fresh;                         /* pages from here on were never leased */
     uint8_t token[2][ATTND_SECRET_BYTES];   /* [writable]; all zero: never shared */

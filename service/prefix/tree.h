@@ -144,7 +144,7 @@ struct attnd_tree_chain {
     const struct attnd_block_key *keys;   /* [count] */
     const struct attnd_block_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
     int again;                            /* a match of the rest: they are counted already */
-    uint32_t more; /* a match of a part: so many are asked for behind it */
+    uint32_t more;                        /* a match of a part: so many are asked for behind it */
 };
 
 struct attnd_tree_result {

@@ -127,8 +127,8 @@ static int go_on(struct attnd_sched_op *op)
     int rc = attnd_admit_go(&session->admission, &op->fault);
 
     if (rc == 0 && op->sqe.opcode == ATTND_OP_PLAN_SET)
-        rc = attnd_variant_resolve(session->client, op->plan, &op->admitted->u.batch,
-                                   op->memories, &op->fault);
+        rc = attnd_variant_resolve(session->client, op->plan, &op->admitted->u.batch, op->memories,
+                                   &op->fault);
     return rc;
 }
 

@@ -4,8 +4,9 @@
  * One that is queued ends at once. One that the worker has is only asked to stop, and completes
  * when it is retired. One timer serves all sessions: it fires at the earliest deadline that was
  * armed, and arms the next. Those that have passed are an item of their session, so that thousands
- * that pass together are ended in pieces; operations that end in time cost the timer nothing. The same timer looks again at completion rings that were full when nothing else would
- * have woken the daemon (submit.c).
+ * that pass together are ended in pieces; operations that end in time cost the timer nothing. The
+ * same timer looks again at completion rings that were full when nothing else would have woken the
+ * daemon (submit.c).
  */
 #include "service/sched/lanes.h"
 
@@ -26,8 +27,8 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
         }
         return 0;
     }
-    if (op == lane->head && (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING ||
-                             op->cursor > 0))
+    if (op == lane->head &&
+        (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING || op->cursor > 0))
         return 0; /* half done, and soon done */
     attnd_lane_remove(lane, op);
     if (code == -ATTND_E_TIMEOUT)
@@ -113,8 +114,7 @@ static uint64_t look_for_late(struct attnd_session_lanes *session, uint64_t now_
         return UINT64_MAX;
     if (op->deadline_ns > now_ns)
         return op->deadline_ns;
-    attnd_work_start(attnd_sched_works(session), &session->client->account,
-                     &session->expire_work);
+    attnd_work_start(attnd_sched_works(session), &session->client->account, &session->expire_work);
     op = attnd_deadlines_first(&session->deadlines);
     return op && op->deadline_ns > now_ns ? op->deadline_ns : UINT64_MAX;
 }
@@ -146,14 +146,6 @@ static void fire(void *context)
         attnd_deadline_arm(scheduler, next_ns);
     attnd_lane_retry(scheduler); /* behind what is too late */
     attnd_sched_flush(scheduler);
-}
-
-void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns)
-{
-    if (scheduler->timer_ns <= when_ns)
-        return;
-    scheduler->timer_ns = when_ns;
-    attnd_loop_timer_set(scheduler->service->loop, scheduler->timer, when_ns);
 }
 
 int attnd_deadline_start(struct attnd_scheduler *scheduler)

@@ -24,8 +24,7 @@ static uint32_t sink(struct attnd_deadlines *deadlines, uint32_t place, uint64_t
     struct attnd_sched_op **heap = deadlines->heap;
 
     for (uint32_t child = 2 * place + 1; child < deadlines->count; child = 2 * place + 1) {
-        if (child + 1 < deadlines->count &&
-            heap[child + 1]->deadline_ns < heap[child]->deadline_ns)
+        if (child + 1 < deadlines->count && heap[child + 1]->deadline_ns < heap[child]->deadline_ns)
             child++;
         if (heap[child]->deadline_ns >= deadline_ns)
             break;
@@ -57,4 +56,12 @@ void attnd_deadlines_remove(struct attnd_deadlines *deadlines, struct attnd_sche
 struct attnd_sched_op *attnd_deadlines_first(const struct attnd_deadlines *deadlines)
 {
     return deadlines->count ? deadlines->heap[0] : NULL;
+}
+
+void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns)
+{
+    if (scheduler->timer_ns <= when_ns)
+        return;
+    scheduler->timer_ns = when_ns;
+    attnd_loop_timer_set(scheduler->service->loop, scheduler->timer, when_ns);
 }

@@ -65,14 +65,14 @@ struct attnd_sched_op {
     struct attnd_lengths lengths;       /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
-    int admits; /* that is under way */
+    int admits;                   /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
     uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
     uint64_t taken_ns;            /* out of the ring */
     uint64_t deadline_ns;         /* 0: none */
     uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
-    uint32_t cursor; /* of a prefix operation: blocks that are done; of a set: pages */
+    uint32_t cursor;              /* of a prefix operation: blocks that are done; of a set: pages */
     uint32_t counted;             /* of those: foreign ones, or taken ones */
     uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
@@ -129,7 +129,7 @@ struct attnd_session_lanes {
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
     struct attnd_results results;
-    struct attnd_prefix_parked *parked; /* matches that wait, in no lane */
+    struct attnd_prefix_parked *parked;             /* matches that wait, in no lane */
     struct attnd_prefix_parked *woken, **woken_end; /* of them, those that need not any more */
     uint32_t parked_count;
     uint64_t parked_bytes;
@@ -137,18 +137,18 @@ struct attnd_session_lanes {
     struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
     struct attnd_lane_list blocked; /* for something of their own */
     struct attnd_lane_list ready;
-    struct attnd_work ring_work;  /* slots are in the ring */
-    struct attnd_work lanes_work; /* lanes are ready */
-    struct attnd_work retry_work; /* what blocked lanes wait for may be there */
-    struct attnd_work wake_work;  /* parked matches are woken */
-    struct attnd_work close_work; /* it is closing */
+    struct attnd_work ring_work;       /* slots are in the ring */
+    struct attnd_work lanes_work;      /* lanes are ready */
+    struct attnd_work retry_work;      /* what blocked lanes wait for may be there */
+    struct attnd_work wake_work;       /* parked matches are woken */
+    struct attnd_work close_work;      /* it is closing */
     uint32_t close_lane, close_prefix; /* how far that is */
-    int closed;                   /* and it is over */
+    int closed;                        /* and it is over */
     struct attnd_deadlines deadlines;
-    struct attnd_work expire_work; /* some of them have passed */
-    struct attnd_sqe taking;      /* a slot that takes several pieces */
-    int takes;                    /* 1: there is one */
-    struct attnd_sched_op *entering; /* its operation, which is in no lane yet; or NULL */
+    struct attnd_work expire_work;    /* some of them have passed */
+    struct attnd_sqe taking;          /* a slot that takes several pieces */
+    int takes;                        /* 1: there is one */
+    struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
     struct attnd_admission admission; /* what that carries, on its way */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
@@ -376,8 +376,6 @@ static inline void attnd_deadline_fault(struct attnd_sched_op *op)
 
 /** attnd_deadline_start() - the timer. Return: 0; -ATTND_E_NO_MEMORY. */
 int attnd_deadline_start(struct attnd_scheduler *scheduler);
-/** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
-void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
 /** attnd_deadline_cancel() - end operations of @session that carry @user_data, as many as the
  * piece has time for. Return: 1 all of them are ended; 0 some may be left. */
 int attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data);
@@ -386,6 +384,9 @@ int attnd_deadline_expire_go(struct attnd_work *work);
 
 /* ---- deadlines.c ---- */
 
+/** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
+void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
+/** attnd_deadlines_add() - @op, which has one. */
 void attnd_deadlines_add(struct attnd_deadlines *deadlines, struct attnd_sched_op *op);
 /** attnd_deadlines_remove() - harmless without one. */
 void attnd_deadlines_remove(struct attnd_deadlines *deadlines, struct attnd_sched_op *op);

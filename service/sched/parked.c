@@ -21,12 +21,12 @@
 struct attnd_prefix_parked {
     struct attnd_tree_waiter waiter; /* first: it is what the tree gives back */
     struct attnd_sched_op *op;
-    struct attnd_prefix_parked *next, **link; /* of its session */
+    struct attnd_prefix_parked *next, **link;             /* of its session */
     struct attnd_prefix_parked *woken_next, **woken_link; /* link NULL: it waits for a claim */
     uint64_t bytes;
     uint32_t block_pages, blocks, found, foreign;
     int has_parent;
-    int goes_on; /* woken, and has found more since then */
+    int goes_on;                   /* woken, and has found more since then */
     int32_t *pages;                /* [blocks * block_pages], behind the keys */
     struct attnd_block_key keys[]; /* the parent, if there is one, and [blocks] */
 };

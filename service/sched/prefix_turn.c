@@ -1,12 +1,12 @@
 /*
  * prefix_turn.c - the turn of a prefix operation in its lane.
  *
- * Long ones are done in parts of some hundred blocks, between which others have their turns. A block
- * is whole all the same: a session that dies has either published it or not. What a part found
- * stays as it is until the next: pages that a match found are leased, and calls of the session,
- * which could give up leases, come behind the operation. Only a match can wait, and it does so outside of
- * its lane (parked.c): for what somebody computes, if it asked for that, and for what comes back
- * from host memory.
+ * Long ones are done in parts of some hundred blocks, between which others have their turns. A
+ * block is whole all the same: a session that dies has either published it or not. What a part
+ * found stays as it is until the next: pages that a match found are leased, and calls of the
+ * session, which could give up leases, come behind the operation. Only a match can wait, and it
+ * does so outside of its lane (parked.c): for what somebody computes, if it asked for that, and for
+ * what comes back from host memory.
  */
 #include "service/objects/lease.h"
 #include "service/sched/lanes.h"
@@ -153,8 +153,8 @@ static int check_publish(struct attnd_sched_op *op)
 
     if (rc < 0)
         return attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
-    if (attnd_lease_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages,
-                          &op->fault) < 0) {
+    if (attnd_lease_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages, &op->fault) <
+        0) {
         op->fault.field = ATTND_F_PAGES;
         return op->fault.code;
     }
@@ -178,8 +178,8 @@ static enum attnd_turn publish(struct attnd_sched_op *op, const struct attnd_tre
         rc = 0;
         result.stop = ATTND_PREFIX_STOP_FULL;
     }
-    const int more = advance(op, result.blocks, result.taken,
-                             rc < 0 ? ATTND_PREFIX_STOP_FULL : result.stop);
+    const int more =
+        advance(op, result.blocks, result.taken, rc < 0 ? ATTND_PREFIX_STOP_FULL : result.stop);
     if (rc < 0)
         attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
                         op->cursor, op->cursor, view->blocks);

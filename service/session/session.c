@@ -347,8 +347,8 @@ void attnd_client_reap(struct attnd_service *service, int all)
             close(client->socket);
         if (client->pidfd >= 0)
             close(client->pidfd);
-        client->closing = (struct attnd_closing){.close = close_client,
-                                                 .bytes = segments_bytes(client)};
+        client->closing =
+            (struct attnd_closing){.close = close_client, .bytes = segments_bytes(client)};
         attnd_closer_take(&client->closing);
     }
 }

@@ -99,8 +99,7 @@ static void set_at_random(struct prng *prng)
 
     for (uint32_t i = 0; i < TIMERS; i++) {
         struct tick *tick = &ticks[i];
-        *tick = (struct tick){.when_ns = base_ns + prng_below(prng, 50) * MS / 10,
-                              .set = sets++};
+        *tick = (struct tick){.when_ns = base_ns + prng_below(prng, 50) * MS / 10, .set = sets++};
         tick->watch = attnd_loop_timer_new(loop, on_tick, tick);
         assert_non_null(tick->watch);
         attnd_loop_timer_set(loop, tick->watch, tick->when_ns);

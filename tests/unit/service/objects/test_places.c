@@ -98,8 +98,8 @@ static int teardown(void **state)
 static int check(void)
 {
     if (rig.op.sqe.opcode == ATTND_OP_APPEND)
-        return attnd_places_append(&rig.plan, &rig.op.sqe.u.append, rig.op.memories,
-                                   &rig.run, &rig.fault);
+        return attnd_places_append(&rig.plan, &rig.op.sqe.u.append, rig.op.memories, &rig.run,
+                                   &rig.fault);
     return attnd_places_attend(&rig.service, &rig.plan, &rig.op.sqe.u.run, rig.op.memories,
                                &rig.run, &rig.fault);
 }

@@ -38,8 +38,8 @@ static int teardown(void **state)
 
 static struct attnd_tree_chain chain(uint32_t space, uint32_t begin, uint32_t end)
 {
-    return (struct attnd_tree_chain){space, end - begin, keys + begin,
-                                     begin ? &keys[begin - 1] : NULL, 0, 0};
+    return (struct attnd_tree_chain){
+        space, end - begin, keys + begin, begin ? &keys[begin - 1] : NULL, 0, 0};
 }
 
 /* Blocks begin..end under keys of these numbers, by @session, who keeps its leases. */

@@ -124,8 +124,8 @@ static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_b
     }
     if (count < depth)
         *parent = key_of(all[count]);
-    *chain = (struct attnd_tree_chain){model.space[op->space], count, keys,
-                                       count < depth ? parent : NULL, 0, 0};
+    *chain = (struct attnd_tree_chain){model.space[op->space],        count, keys,
+                                       count < depth ? parent : NULL, 0,     0};
     return count;
 }
 
