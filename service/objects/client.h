@@ -42,9 +42,9 @@ struct attnd_client {
     char ending[96];              /* why the service ended it; "": it did not */
     struct attnd_account account; /* of the thread's time */
     struct attnd_work call;       /* a datagram of it waits to be served */
-    struct attnd_work release;    /* of a handle, which is answered when all of it is given back */
-    uint32_t releasing;           /* that handle; 0: none. Meanwhile no other call is served */
-    uint64_t release_id;          /* the request */
+    uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
+    size_t again_bytes;
+    uint32_t again_done; /* how far it is, as its handler counts */
     struct attnd_work end;        /* what is left of it is given back */
     uint32_t end_stage, end_at;   /* session.c: how far that is */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;

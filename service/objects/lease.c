@@ -52,11 +52,17 @@ static int32_t take_free(struct attnd_pool *pool)
     return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
 }
 
+int attnd_lease_make_room(struct attnd_pool *pool, uint32_t count, uint32_t most)
+{
+    const uint32_t there = attnd_lease_free_count(pool);
+
+    return count > there && pool->keeper && pool->keeper->evict(pool, count - there, most) &&
+           count > attnd_lease_free_count(pool);
+}
+
 int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages)
 {
-    /* Pages that only the keeper holds are as good as free. */
-    if (count > attnd_lease_free_count(pool) && pool->keeper)
-        pool->keeper->evict(pool, count - attnd_lease_free_count(pool));
+    (void)attnd_lease_make_room(pool, count, UINT32_MAX);
     if (count > attnd_lease_free_count(pool))
         return -ATTND_E_NO_SPACE;
     for (uint32_t i = 0; i < count; i++) {
@@ -177,6 +183,16 @@ void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages
         attachment->held[pages[i]]--;
     }
     attachment->held_count += count;
+}
+
+int attnd_lease_check_free(struct attnd_attachment *attachment, const int32_t *pages,
+                           uint32_t count, struct attnd_fault *fault)
+{
+    const int rc = attnd_lease_give(attachment, pages, count, fault); /* one may be named twice */
+
+    if (rc == 0)
+        attnd_lease_take(attachment, pages, count);
+    return rc;
 }
 
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,

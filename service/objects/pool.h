@@ -11,9 +11,9 @@ struct attnd_pool_prefix; /* prefix/prefix.h */
 /* Another keeper of pages of a pool beside sessions and tickets: its prefix tree, by one lease of
  * each. */
 struct attnd_page_keeper {
-    /* Give up leases until @pages pages are free, if that can be; they come by attnd_lease_drop().
-     */
-    void (*evict)(struct attnd_pool *pool, uint32_t pages);
+    /* Give up leases until @pages more pages are free, if that can be, and of @most pages at once;
+     * they come by attnd_lease_drop(). Return: how many pages. */
+    uint32_t (*evict)(struct attnd_pool *pool, uint32_t pages, uint32_t most);
     /* One lease of @page is left, which may be the keeper's. */
     void (*idle)(struct attnd_pool *pool, int32_t page);
     /* A session took pages, or gave some back. */

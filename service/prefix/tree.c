@@ -88,12 +88,33 @@ static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)
     return NULL;
 }
 
-static struct attnd_tree_space *vacant(struct attnd_tree *tree)
+static struct attnd_tree_space *unused(struct attnd_tree *tree)
 {
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         if (!tree->space[i].used)
             return &tree->space[i];
-    return clear_orphan(tree);
+    return NULL;
+}
+
+static struct attnd_tree_space *vacant(struct attnd_tree *tree)
+{
+    struct attnd_tree_space *space = unused(tree);
+    return space ? space : clear_orphan(tree);
+}
+
+int attnd_tree_space_make_room(struct attnd_tree *tree, uint32_t blocks_max)
+{
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX && !unused(tree); i++) {
+        struct attnd_tree_space *space = &tree->space[i];
+        if (space->info.handles || space->order.count == 0)
+            continue;
+        while (blocks_max > 0 && attnd_tree_evict_one(tree, space, 0) > 0)
+            blocks_max--;
+        if (space->order.count)
+            return 1;
+        attnd_tree_space_collect(space);
+    }
+    return 0;
 }
 
 int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,

@@ -107,6 +107,9 @@ struct attnd_tree_space_info {
  */
 int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,
                           uint32_t *space);
+/** attnd_tree_space_make_room() - a part of that, of @blocks_max blocks. Return: 1 there is more to
+ * do; 0 attnd_tree_space_open() finds no more blocks than that to evict. */
+int attnd_tree_space_make_room(struct attnd_tree *tree, uint32_t blocks_max);
 /** attnd_tree_space_hold() - one handle more. */
 void attnd_tree_space_hold(struct attnd_tree *tree, uint32_t space);
 /** attnd_tree_space_release() - one handle less. With the last one pins end; the blocks stay

@@ -15,7 +15,6 @@
 #include "service/supervise/supervise.h"
 
 #include <assert.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,35 +248,6 @@ int attnd_call_pool_attach(struct attnd_call *call)
     return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, 0, 0);
 }
 
-/* Return: 1 there are more leases; 0 the attachment is gone. */
-static int release_some(struct attnd_client *client)
-{
-    struct attnd_attachment *attachment = client->attachments[client->releasing - 1];
-
-    if (attnd_lease_drop_some(attachment, ATTND_LEASE_DROP_STEP))
-        return 1;
-    attnd_client_detach(client, client->releasing);
-    return 0;
-}
-
-/* The item of an attachment with many leases. The call is answered when all are given back. */
-static int release_go(struct attnd_work *work)
-{
-    struct attnd_client *client =
-        (struct attnd_client *)(void *)((char *)work - offsetof(struct attnd_client, release));
-    const struct attnd_fault none = {0};
-    Attnd__Reply reply = ATTND__REPLY__INIT;
-
-    while (release_some(client))
-        if (attnd_work_spent(&client->service->works))
-            return 1;
-    client->releasing = 0;
-    reply.id = client->release_id;
-    attnd_control_reset(client->service);
-    attnd_control_answer(client, &reply, -1, &none);
-    return 0;
-}
-
 int attnd_call_pool_release(struct attnd_call *call)
 {
     uint32_t handle = call->request->pool_release->pool;
@@ -287,15 +257,9 @@ int attnd_call_pool_release(struct attnd_call *call)
         return -ATTND_E_UNKNOWN;
     if (attachment->plans || attachment->prefixes)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_POOL, 0, handle, 0);
-    call->client->releasing = handle;
-    while (release_some(call->client)) {
-        if (!attnd_work_spent(&call->service->works))
-            continue;
-        call->client->release_id = call->request->id;
-        call->client->release.go = release_go;
-        attnd_work_queue(&call->service->works, &call->client->account, &call->client->release);
-        return ATTND_CALL_LATER;
-    }
-    call->client->releasing = 0;
+    while (attnd_lease_drop_some(call->client->attachments[handle - 1], ATTND_LEASE_DROP_STEP))
+        if (attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
+    attnd_client_detach(call->client, handle);
     return 0;
 }

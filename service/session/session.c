@@ -180,7 +180,6 @@ void attnd_client_end(struct attnd_client *client)
         return;
     client->state = ATTND_SESSION_DYING;
     attnd_work_stop(&client->service->works, &client->call);
-    attnd_work_stop(&client->service->works, &client->release);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     shutdown(client->socket, SHUT_RDWR);
@@ -322,6 +321,7 @@ static void close_client(struct attnd_closing *closing)
     struct attnd_client *client = (struct attnd_client *)(void *)closing;
 
     attnd_segments_free(client);
+    free(client->again);
     free(client);
 }
 
