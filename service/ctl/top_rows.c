@@ -156,14 +156,15 @@ void attnctl_top_print(FILE *out, const struct attnctl_top *top)
 
 static json_t *row_json(const struct attnctl_row *row)
 {
-    return json_pack(
-        "{sI sI so sI so so so so so so so so so sb}", "session", (json_int_t)row->session, "pid",
-        (json_int_t)row->pid, "name", attnd_json_text(row->name), "in_flight",
-        (json_int_t)row->in_flight, "runs_per_s", attnd_json_real(row->runs_per_s), "faults_per_s",
-        attnd_json_real(row->faults_per_s), "share", attnd_json_real(row->share), "loop", attnd_json_real(row->loop), "p50_ns",
-        attnd_json_count(row->p50_ns), "p99_ns", attnd_json_count(row->p99_ns), "oldest_us",
-        attnd_json_count(row->oldest_us), "pages_leased", attnd_json_count(row->pages),
-        "memory_bytes", attnd_json_count(row->memory_bytes), "dying", (int)row->dying);
+    return json_pack("{sI sI so sI so so so so so so so so so sb}", "session",
+                     (json_int_t)row->session, "pid", (json_int_t)row->pid, "name",
+                     attnd_json_text(row->name), "in_flight", (json_int_t)row->in_flight,
+                     "runs_per_s", attnd_json_real(row->runs_per_s), "faults_per_s",
+                     attnd_json_real(row->faults_per_s), "share", attnd_json_real(row->share),
+                     "loop", attnd_json_real(row->loop), "p50_ns", attnd_json_count(row->p50_ns),
+                     "p99_ns", attnd_json_count(row->p99_ns), "oldest_us",
+                     attnd_json_count(row->oldest_us), "pages_leased", attnd_json_count(row->pages),
+                     "memory_bytes", attnd_json_count(row->memory_bytes), "dying", (int)row->dying);
 }
 
 static json_t *users_json(const struct attnctl_top *top)
@@ -171,9 +172,9 @@ static json_t *users_json(const struct attnctl_top *top)
     json_t *users = json_array();
 
     for (uint32_t i = 0; users && i < top->users_count; i++)
-        (void)json_array_append_new(users, json_pack("{sI so}", "uid",
-                                                     (json_int_t)top->users[i].uid, "loop",
-                                                     attnd_json_real(top->users[i].loop)));
+        (void)json_array_append_new(users,
+                                    json_pack("{sI so}", "uid", (json_int_t)top->users[i].uid,
+                                              "loop", attnd_json_real(top->users[i].loop)));
     return users;
 }
 

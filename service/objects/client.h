@@ -44,9 +44,9 @@ struct attnd_client {
     struct attnd_work call;       /* a datagram of it waits to be served */
     uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
     size_t again_bytes;
-    uint32_t again_done; /* how far it is, as its handler counts */
-    struct attnd_work end;        /* what is left of it is given back */
-    uint32_t end_stage, end_at;   /* session.c: how far that is */
+    uint32_t again_done;        /* how far it is, as its handler counts */
+    struct attnd_work end;      /* what is left of it is given back */
+    uint32_t end_stage, end_at; /* session.c: how far that is */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;        /* among visitors, or among the drained */

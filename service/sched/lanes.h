@@ -151,6 +151,7 @@ struct attnd_session_lanes {
     struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
     struct attnd_admission admission; /* what that carries, on its way */
     struct attnd_sched_op *free_ops;
+    uint32_t fresh_op; /* from here on they were never used: memory is touched as it is needed */
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
 };

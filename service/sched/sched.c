@@ -112,10 +112,6 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         session->lane[i].session = session;
-    for (uint32_t i = 0; i < ops; i++) {
-        session->ops[i].next = session->free_ops;
-        session->free_ops = &session->ops[i];
-    }
     session->index = scheduler->open_count;
     scheduler->open[scheduler->open_count++] = session;
     client->lanes = session;
