@@ -35,6 +35,7 @@ struct attnd_account {
     uint64_t floor_ns;   /* of a user: where its sessions begin that come after a rest */
     uint64_t spent_ns;   /* of the thread, in all */
     uint64_t over;       /* pieces that took longer than the budget */
+    int slow;            /* of a user: to wake one of its sessions has taken long */
 };
 
 /* Embedded in what is to be worked off; zero-initialise, and set `go`. */

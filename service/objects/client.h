@@ -15,6 +15,7 @@
 #include "service/service.h"
 
 struct attnd_attachment;    /* pool.h */
+struct attnd_courier_line;  /* ipc/courier.h */
 struct attnd_plan_object;   /* planobj.h */
 struct attnd_prefix_handle; /* prefix/prefix.h */
 struct attnd_session_lanes; /* sched/lanes.h */
@@ -41,6 +42,7 @@ struct attnd_client {
     char name[32];
     char ending[96];              /* why the service ended it; "": it did not */
     struct attnd_account account; /* of the thread's time */
+    struct attnd_courier_line *knocks, *replies; /* wakes.c; NULL: it is woken by the loop */
     struct attnd_work call;       /* a datagram of it waits to be served */
     uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
     size_t again_bytes;

@@ -8,6 +8,7 @@
 #include "service/rpc/call.h"
 
 #include "schemas/crash.h"
+#include "service/objects/wakes.h"
 #include "service/rpc/control_decode.h"
 #include "service/session/session.h"
 
@@ -137,7 +138,7 @@ static int send_reply(struct attnd_call *call, int code)
     size_t bytes = attnd__reply__get_packed_size(reply);
     assert(bytes <= sizeof(control->sent));
     attnd__reply__pack(reply, control->sent);
-    return attnd_fdpass_send(call->client->socket, control->sent, bytes, call->reply_fds,
+    return attnd_client_send(call->client, control->sent, bytes, call->reply_fds,
                              call->reply_fds_count);
 }
 

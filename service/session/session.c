@@ -20,6 +20,7 @@
 #include "service/objects/lease.h"
 #include "service/objects/planobj.h"
 #include "service/objects/quota.h"
+#include "service/objects/wakes.h"
 #include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
 #include "service/session/ending.h"
@@ -182,7 +183,7 @@ void attnd_client_end(struct attnd_client *client)
     attnd_work_stop(&client->service->works, &client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
-    shutdown(client->socket, SHUT_RDWR);
+    attnd_client_hang_up(client);
     attnd_client_unwatch(client, &client->socket_watch);
     attnd_client_unwatch(client, &client->pidfd_watch);
     attnd_client_unwatch(client, &client->doorbell_watch);

@@ -265,6 +265,17 @@ int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout
 }
 
 /* @text: how it ended, if it did. */
+/* A worker that says something waits until it is read, and parks after that. What it says of memory
+ * does not matter any more: it is as good as let go. */
+static void drop_answers(const struct attnd_process *process)
+{
+    struct attnd_worker_message message;
+    int fds[ATTND_FDS_MAX], fds_count = 0;
+
+    while (attnd_fdpass_recv(process->control, &message, sizeof(message), fds, &fds_count) > 0)
+        attnd_fdpass_close(fds, fds_count);
+}
+
 static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char *text,
                  size_t text_bytes)
 {
@@ -276,6 +287,7 @@ static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
         /* The word it sleeps on has not changed: knock until it has looked at park. */
         (void)attnd_futex_wake(&head->command_tail, 1);
+        drop_answers(&supervisor->process);
         if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, text_bytes))
             return;
     }
