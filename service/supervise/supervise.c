@@ -282,12 +282,13 @@ static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char
     struct attnd_queue_head *head = supervisor->service->queue->head;
     const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
     attnd_publish32(&head->park, ATTND_PARK_ASKED);
-    /* If it cannot be sent, the end of file that follows parks the worker as well. */
-    (void)attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
+    int rc = -ATTND_E_FULL; /* of messages about memory, until the worker has read some */
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
         /* The word it sleeps on has not changed: knock until it has looked at park. */
         (void)attnd_futex_wake(&head->command_tail, 1);
         drop_answers(&supervisor->process);
+        if (rc == -ATTND_E_FULL)
+            rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
         if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, text_bytes))
             return;
     }
