@@ -2,7 +2,7 @@
  * test_e2e_turns.c - the daemon's one thread belongs to everybody: what a client leaves behind is
  * given back in pieces, and nothing of it stays.
  */
-#include "client/attnd.h"
+#include "client/internal.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/e2e.h"
 
@@ -11,7 +11,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -159,11 +162,63 @@ static void all_memories_of_a_client_that_dies_are_closed(void **state)
     harness_stop(&harness);
 }
 
+#define WAITERS 12000
+
+/* As many wait for its pipe as it may have descriptors. */
+static void wait_many_times(int fd)
+{
+    struct rlimit limit;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+
+    CHECK_EQUAL(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < WAITERS; i++) {
+        int copy = dup(fd);
+        CHECK(copy >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0);
+    }
+}
+
+static int log_says(const char *what)
+{
+    char line[512];
+    int says = 0;
+    FILE *log = fopen(harness.log, "re");
+
+    CHECK(log != NULL);
+    while (!says && fgets(line, sizeof(line), log))
+        says = strstr(line, what) != NULL;
+    (void)fclose(log);
+    return says;
+}
+
+static void one_that_many_wait_for_is_woken_by_a_thread_and_still_woken(void **state)
+{
+    struct attnd_completion done;
+    const struct attnd_run_args run = {.size = sizeof(run)};
+    const struct attnd_op op = {0};
+
+    (void)state;
+    harness_start(&harness, NULL);
+    struct attnd_session *session = e2e_open(&harness);
+    wait_many_times(session->notify);
+    for (int i = 0; i < 200; i++) { /* each is refused, and its completion wakes the one that waits */
+        CHECK_OK(attnd_run(session, 1, &run, &op));
+        CHECK_EQUAL(attnd_wait(session, &done, 1, ATTND_FOREVER), 1);
+        CHECK_EQUAL(done.fault.code, -ATTND_E_UNKNOWN);
+    }
+    CHECK(log_says("threads wake processes of user"));
+    attnd_close(session);
+    harness_stop(&harness);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(others_are_answered_while_millions_of_leases_are_given_back),
         E2E_OWN_TEST(all_memories_of_a_client_that_dies_are_closed),
+        E2E_OWN_TEST(one_that_many_wait_for_is_woken_by_a_thread_and_still_woken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
