@@ -16,10 +16,12 @@ int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, 
 /** attnd_lease_give() - the session's leases become nobody's: the caller keeps the pages. */
 int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
                      struct attnd_fault *fault);
-/** attnd_lease_take() - and somebody's again. */
+/** attnd_lease_take() - and somebody's: of @attachment. */
 void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
-/** attnd_lease_grant() - one more lease of each page, which others have leased: its keeper. */
-void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
+/** attnd_lease_grant() - one more lease of each page of @blocks, which their keeper found for it.
+ * Return: how many blocks it keeps: one that attached for reading may have found enough. */
+uint32_t attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages,
+                           uint32_t blocks, uint32_t block_pages);
 /** attnd_lease_take_free() - a lease of each of @count free pages, for their keeper; it gives up
  * others for them, as for attnd_lease_alloc(). Return: 0; -ATTND_E_NO_SPACE: there are fewer. */
 int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages);

@@ -304,6 +304,9 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
     *handle = attnd_client_vacant((void *const *)client->attachments);
     if (*handle == 0)
         return out_of_memory(fault, ATTND_F_POOL, ATTND_HANDLES_MAX);
+    /* Each may have a lease of a page. The other half of the count is for those that may write. */
+    if (!writable && pool->readers >= ATTND_PAGE_LEASES_MAX / 2)
+        return out_of_memory(fault, ATTND_F_POOL, ATTND_PAGE_LEASES_MAX / 2);
     struct attnd_attachment *attachment = NULL;
     int rc = attachment_new(client, pool, &attachment, fault);
     if (rc < 0)
@@ -316,6 +319,7 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
         return rc;
     }
     attnd_pool_ref(pool);
+    pool->readers += !writable;
     client->attachments[*handle - 1] = attachment;
     return 0;
 }
@@ -352,6 +356,7 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
         ;
     if (attachment->memory)
         release_lone(client, attachment->memory);
+    attachment->pool->readers -= !attachment->writable;
     attnd_pool_unref(client->service, attachment->pool);
     attachment_free(client, attachment);
 }

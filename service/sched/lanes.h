@@ -291,9 +291,6 @@ struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *han
 uint32_t attnd_prefix_part(uint32_t blocks, uint32_t block_pages);
 /** attnd_prefix_waits() - 1: a match that ended like that is to wait for the claim. */
 int attnd_prefix_waits(const struct attnd_sched_op *op, const struct attnd_tree_result *result);
-/** attnd_prefix_matched() - lease what a match found. */
-void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
-                          uint32_t blocks);
 /** attnd_prefix_answer() - what the operation's completion says. */
 void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
                          uint64_t value);

@@ -11,12 +11,20 @@
 #include "service/objects/lease.h"
 #include "service/sched/lanes.h"
 
-void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
-                          uint32_t blocks)
+/* Leases of what a match found. Return: 1 all of it is kept; 0 the session may have no more. */
+static int keep(const struct attnd_prefix_handle *handle, const int32_t *pages,
+                struct attnd_tree_result *found)
 {
     const struct attnd_tree_space_info *info =
         attnd_tree_space_info(attnd_prefix_tree(handle), handle->space);
-    attnd_lease_grant(handle->attachment, pages, blocks * info->args.block_pages);
+    const uint32_t kept = attnd_lease_grant(handle->attachment, pages, found->blocks,
+                                            info->args.block_pages);
+
+    if (kept == found->blocks)
+        return 1;
+    found->blocks = kept;
+    found->stop = ATTND_PREFIX_STOP_FULL;
+    return 0;
 }
 
 void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
@@ -35,7 +43,8 @@ struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *han
     uint32_t block_pages = attnd_tree_space_info(tree, chain->space)->args.block_pages;
     struct attnd_tree_result found = attnd_tree_match(tree, &handle->owner, chain, pages);
 
-    attnd_prefix_matched(handle, pages, found.blocks);
+    if (!keep(handle, pages, &found))
+        return found;
     recalls = recalls || found.blocks;
     while (tier && recalls && found.stop == ATTND_PREFIX_STOP_MISSING) {
         const struct attnd_block_key *keys = chain->keys + found.blocks;
@@ -48,7 +57,7 @@ struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *han
             break;
         int32_t *more_pages = pages + (size_t)found.blocks * block_pages;
         struct attnd_tree_result more = attnd_tree_match(tree, &handle->owner, &rest, more_pages);
-        attnd_prefix_matched(handle, more_pages, more.blocks);
+        (void)keep(handle, more_pages, &more);
         recalls = more.blocks > 0; /* each time at least one more, or it waits */
         found.blocks += more.blocks;
         found.foreign += more.foreign;
