@@ -3,8 +3,8 @@
  *
  * The loop measures what it writes. Somebody whose knock walks thousands of waiters gets a line
  * here, and pays with the time of this thread. The lines of one process are served one after the
- * other, so nobody but that process waits. What waits is bounded, and a peer that does not read is hung
- * up on, as the loop does.
+ * other, so nobody but that process waits. What waits is bounded, and a peer that does not read is
+ * hung up on, as the loop does.
  */
 #include "ipc/courier.h"
 
@@ -30,8 +30,8 @@ struct letter {
 
 struct owner {
     uint32_t name;
-    uint32_t lines; /* 0: free for another owner */
-    int thread;     /* 1: it has one */
+    uint32_t lines;                           /* 0: free for another owner */
+    int thread;                               /* 1: it has one */
     struct attnd_courier_line *first, **last; /* that something waits for */
     pthread_cond_t changed;
 };

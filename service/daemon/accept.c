@@ -155,6 +155,34 @@ static int watch(struct attnd_client *client)
                : -ATTND_E_NO_MEMORY;
 }
 
+static uint32_t visitors_of(const struct attnd_service *service, uid_t uid)
+{
+    uint32_t count = 0;
+
+    for (const struct attnd_client *at = service->visitors; at; at = at->next)
+        count += at->allowed && at->uid == uid;
+    return count;
+}
+
+/* Where no place is left for the next one: the visitor that has waited longest of the user that has
+ * the most. So many users together keep out nobody either. */
+static struct attnd_client *of_the_largest(const struct attnd_service *service)
+{
+    struct attnd_client *found = NULL;
+    uint32_t most = 0;
+
+    if (service->visitors_count < ATTND_VISITORS_MAX)
+        return NULL;
+    for (struct attnd_client *at = service->visitors; at; at = at->next) {
+        const uint32_t count = at->allowed ? visitors_of(service, at->uid) : 0;
+        if (count < most)
+            continue;
+        most = count;
+        found = at; /* new ones are in front of the list */
+    }
+    return found;
+}
+
 /* The visitor that has waited longest of those that count against @client's share, if they are
  * more than it; else NULL. New ones are in front of the list. */
 static struct attnd_client *one_too_many(const struct attnd_client *client)
@@ -179,7 +207,7 @@ static struct attnd_client *one_too_many(const struct attnd_client *client)
         return strangers > STRANGERS_MAX ? stranger : NULL;
     if (process > PROCESS_VISITORS_MAX)
         return of_process;
-    return user > USER_VISITORS_MAX ? of_user : NULL;
+    return user > USER_VISITORS_MAX ? of_user : of_the_largest(client->service);
 }
 
 static void welcome(struct attnd_service *service, int fd)

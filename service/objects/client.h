@@ -40,10 +40,10 @@ struct attnd_client {
     int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    char ending[96];              /* why the service ended it; "": it did not */
-    struct attnd_account account; /* of the thread's time */
+    char ending[96];                             /* why the service ended it; "": it did not */
+    struct attnd_account account;                /* of the thread's time */
     struct attnd_courier_line *knocks, *replies; /* wakes.c; NULL: it is woken by the loop */
-    struct attnd_work call;       /* a datagram of it waits to be served */
+    struct attnd_work call;                      /* a datagram of it waits to be served */
     uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
     size_t again_bytes;
     uint32_t again_done;        /* how far it is, as its handler counts */

@@ -39,8 +39,8 @@ struct attnd_pool {
     uint16_t *leases;                 /* [pages] all leases of a page; NULL for OWNER_ENGINE */
     int32_t *free_pages;              /* stack of pages that came back */
     uint32_t free_count;
-    uint32_t readers;      /* attachments for reading */
-    uint32_t reader_pages; /* sum of what each attachment for reading has */
+    uint32_t readers;                       /* attachments for reading */
+    uint32_t reader_pages;                  /* sum of what each attachment for reading has */
     uint32_t fresh;                         /* pages from here on were never leased */
     uint8_t token[2][ATTND_SECRET_BYTES];   /* [writable]; all zero: never shared */
     const struct attnd_page_keeper *keeper; /* NULL: nobody */

@@ -17,8 +17,8 @@ static int keep(const struct attnd_prefix_handle *handle, const int32_t *pages,
 {
     const struct attnd_tree_space_info *info =
         attnd_tree_space_info(attnd_prefix_tree(handle), handle->space);
-    const uint32_t kept = attnd_lease_grant(handle->attachment, pages, found->blocks,
-                                            info->args.block_pages);
+    const uint32_t kept =
+        attnd_lease_grant(handle->attachment, pages, found->blocks, info->args.block_pages);
 
     if (kept == found->blocks)
         return 1;

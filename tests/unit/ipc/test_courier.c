@@ -18,8 +18,8 @@
 
 static void make_pair(int ends[2])
 {
-    assert_int_equal(
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
+                     0);
 }
 
 static void until_readable(int fd)
