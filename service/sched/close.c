@@ -65,6 +65,7 @@ static void stop_works(struct attnd_session_lanes *session)
     attnd_work_stop(works, &session->lanes_work);
     attnd_work_stop(works, &session->retry_work);
     attnd_work_stop(works, &session->wake_work);
+    attnd_work_stop(works, &session->leave_work);
     attnd_work_stop(works, &session->expire_work);
 }
 

@@ -131,6 +131,7 @@ struct attnd_session_lanes {
     struct attnd_results results;
     struct attnd_prefix_parked *parked;             /* matches that wait, in no lane */
     struct attnd_prefix_parked *woken, **woken_end; /* of them, those that need not any more */
+    struct attnd_prefix_parked *leaving;            /* that are over */
     uint32_t parked_count;
     uint64_t parked_bytes;
     uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
@@ -141,6 +142,7 @@ struct attnd_session_lanes {
     struct attnd_work lanes_work;      /* lanes are ready */
     struct attnd_work retry_work;      /* what blocked lanes wait for may be there */
     struct attnd_work wake_work;       /* parked matches are woken */
+    struct attnd_work leave_work;      /* and some are over, whose pages are given back */
     struct attnd_work close_work;      /* it is closing */
     uint32_t close_lane, close_prefix; /* how far that is */
     int closed;                        /* and it is over */
@@ -308,6 +310,8 @@ void attnd_prefix_expire(struct attnd_sched_op *op);
 /** attnd_prefix_close() - the session is closing: an operation more, until nothing of it waits or
  * is claimed any more. Return: 1 there is more; 0. */
 int attnd_prefix_close(struct attnd_session_lanes *session);
+/** attnd_prefix_leave_go() - the item of matches that are over, and found too much. */
+int attnd_prefix_leave_go(struct attnd_work *work);
 /** attnd_prefix_wake_go() - the item of matches that are woken. */
 int attnd_prefix_wake_go(struct attnd_work *work);
 

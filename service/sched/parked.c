@@ -23,8 +23,10 @@ struct attnd_prefix_parked {
     struct attnd_sched_op *op;
     struct attnd_prefix_parked *next, **link;             /* of its session */
     struct attnd_prefix_parked *woken_next, **woken_link; /* link NULL: it waits for a claim */
+    struct attnd_attachment *attachment;                  /* of pages that are given back */
     uint64_t bytes;
     uint32_t block_pages, blocks, found, foreign;
+    uint32_t given; /* pages that are given back already */
     int has_parent;
     int goes_on;                   /* woken, and has found more since then */
     int32_t *pages;                /* [blocks * block_pages], behind the keys */
@@ -124,7 +126,7 @@ static void unwake(struct attnd_prefix_parked *parked)
 }
 
 /* Out of every list. Return: its operation, which is in no lane. */
-static struct attnd_sched_op *unpark(struct attnd_prefix_parked *parked)
+static struct attnd_sched_op *take_out(struct attnd_prefix_parked *parked)
 {
     struct attnd_sched_op *op = parked->op;
     struct attnd_session_lanes *session = op->lane->session;
@@ -137,17 +139,60 @@ static struct attnd_sched_op *unpark(struct attnd_prefix_parked *parked)
         parked->next->link = parked->link;
     session->parked_count--;
     session->parked_bytes -= parked->bytes;
-    parked_free(session->client, parked);
     return op;
 }
 
-/* Page by page: a client that has freed some of them already, which it was never told of, keeps no
- * others. */
-static void give_back(const struct attnd_prefix_parked *parked)
+static struct attnd_sched_op *unpark(struct attnd_prefix_parked *parked)
 {
-    struct attnd_attachment *attachment = parked->op->prefix->attachment;
-    for (uint32_t i = 0; i < parked->found * parked->block_pages; i++)
-        (void)attnd_lease_free(attachment, &parked->pages[i], 1, NULL);
+    struct attnd_sched_op *op = take_out(parked);
+
+    parked_free(op->lane->session->client, parked);
+    return op;
+}
+
+#define GIVE_STEP 128u /* pages between two looks at the clock */
+
+/* Page by page: a client that has freed some of them already, which it was never told of, keeps no
+ * others. Return: 1 there are more. */
+static int give_some(struct attnd_prefix_parked *parked)
+{
+    const uint32_t pages = parked->found * parked->block_pages;
+
+    for (uint32_t i = 0; i < GIVE_STEP && parked->given < pages; i++)
+        (void)attnd_lease_free(parked->attachment, &parked->pages[parked->given++], 1, NULL);
+    return parked->given < pages;
+}
+
+int attnd_prefix_leave_go(struct attnd_work *work)
+{
+    struct attnd_session_lanes *session =
+        (struct attnd_session_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_session_lanes, leave_work));
+    struct attnd_works *works = attnd_sched_works(session);
+
+    while (session->leaving) {
+        struct attnd_prefix_parked *parked = session->leaving;
+        if (!give_some(parked)) {
+            session->leaving = parked->next;
+            parked_free(session->client, parked);
+        }
+        if (attnd_work_spent(works))
+            break;
+    }
+    return session->leaving != NULL;
+}
+
+/* It is over, and what it found is given back. Return: as unpark(). */
+static struct attnd_sched_op *leave(struct attnd_prefix_parked *parked)
+{
+    struct attnd_sched_op *op = take_out(parked);
+    struct attnd_session_lanes *session = op->lane->session;
+
+    parked->attachment = op->prefix->attachment;
+    parked->next = session->leaving;
+    session->leaving = parked;
+    attnd_work_queue(attnd_sched_works(session), &session->client->account, &session->leave_work);
+    return op;
 }
 
 static void complete(struct attnd_prefix_parked *parked, enum attnd_prefix_stop stop)
@@ -157,12 +202,10 @@ static void complete(struct attnd_prefix_parked *parked, enum attnd_prefix_stop 
     int fits = attnd_results_room(session, pages);
     uint64_t now_ns = attnd_sched_now(session->scheduler);
 
-    if (!fits)
-        give_back(parked);
     attnd_prefix_answer(parked->op, fits ? parked->found : 0, fits ? stop : ATTND_PREFIX_STOP_FULL,
                         fits ? parked->foreign : 0);
     attnd_results_put(parked->op, parked->pages, fits ? pages : 0);
-    attnd_complete(unpark(parked), now_ns, now_ns);
+    attnd_complete(fits ? unpark(parked) : leave(parked), now_ns, now_ns);
 }
 
 /* Its claim has ended: on, as far as it goes now. Return: 1 a part of it is done; 0 it waits again,
@@ -241,8 +284,7 @@ static void end_early(struct attnd_prefix_parked *parked, int code)
     struct attnd_scheduler *scheduler = parked->op->lane->session->scheduler;
     uint64_t now_ns = attnd_sched_now(scheduler);
 
-    give_back(parked);
-    struct attnd_sched_op *op = unpark(parked);
+    struct attnd_sched_op *op = leave(parked);
     if (code == -ATTND_E_TIMEOUT)
         attnd_deadline_fault(op);
     else
@@ -277,6 +319,12 @@ int attnd_prefix_close(struct attnd_session_lanes *session)
 
     if (session->parked) {
         attnd_op_free(unpark(session->parked));
+        return 1;
+    }
+    if (session->leaving) { /* its pages go with the attachments */
+        struct attnd_prefix_parked *parked = session->leaving;
+        session->leaving = parked->next;
+        parked_free(session->client, parked);
         return 1;
     }
     if (session->close_prefix == ATTND_HANDLES_MAX)

@@ -107,6 +107,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     session->lanes_work.go = attnd_lane_ready_go;
     session->retry_work.go = attnd_lane_retry_go;
     session->wake_work.go = attnd_prefix_wake_go;
+    session->leave_work.go = attnd_prefix_leave_go;
     session->expire_work.go = attnd_deadline_expire_go;
     session->close_work.go = attnd_session_close_go;
     session->scheduler = scheduler;
@@ -164,7 +165,7 @@ int attnd_sched_caught_up(struct attnd_client *client)
     attnd_sched_flush(session->scheduler);
     if (client->state != ATTND_SESSION_OPEN)
         return 1;
-    if (session->ready.head)
+    if (session->ready.head || session->leaving)
         return 0; /* what was submitted has its turn, in pieces */
     /* Where nothing moves there is no room for completions, and only the client can make some; or
      * a large batch of the session is being planned. */
