@@ -319,6 +319,25 @@ static void a_reader_has_one_lease_of_a_page_however_often_it_finds_it(void **st
     detach(&owner);
 }
 
+/* The other half of a page's count is its owner's, whatever readers do. */
+static void a_reader_that_finds_a_page_too_often_finds_it_no_more(void **state)
+{
+    (void)state;
+    struct attnd_attachment owner = attach(), reader = attach();
+    int32_t pages[2];
+    reader.writable = 0;
+    assert_int_equal(attnd_lease_alloc(&owner, 2, pages, NULL), 0);
+    for (uint32_t i = 0; i < ATTND_PAGE_LEASES_MAX; i++)
+        assert_int_equal(attnd_lease_grant(&reader, pages, 1, 1), 1);
+    assert_int_equal(attnd_lease_grant(&reader, pages, 1, 1), 0);
+    assert_int_equal(attnd_lease_grant(&reader, pages, 1, 2), 0); /* nor the block that has it */
+    assert_int_equal(pool.leases[pages[0]], 2);
+    assert_int_equal(pool.leases[pages[1]], 1);
+    assert_int_equal(attnd_lease_share(&owner, pages, 1, NULL), 0);
+    detach(&reader);
+    detach(&owner);
+}
+
 static void readers_together_keep_half_of_the_pages(void **state)
 {
     (void)state;
@@ -493,6 +512,7 @@ int main(void)
         TEST(counts_agree_with_a_model),
         TEST(a_ticket_outlives_its_giver_and_is_claimed_once),
         TEST(a_reader_has_one_lease_of_a_page_however_often_it_finds_it),
+        TEST(a_reader_that_finds_a_page_too_often_finds_it_no_more),
         TEST(readers_together_keep_half_of_the_pages),
         TEST(what_is_not_held_cannot_be_offered),
         TEST(an_unclaimed_ticket_gives_its_pages_back),
