@@ -169,6 +169,10 @@ int attnd_session_lost(struct attnd_session *session);
 /** attnd_fault_raise() - make this the thread's last fault. Return: @code. */
 int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t value,
                       int64_t limit);
+/** attnd_fault_unreachable() - the same of a service that cannot be reached, with errno @error:
+ * attnd_last_fault_string() names the path that was @tried, which is copied. Return: @code. */
+#define ATTND_FAULT_PATH_BYTES 108u /* of sockaddr_un */
+int attnd_fault_unreachable(int code, int error, const char *tried);
 /** attnd_fault_keep() - the same from a struct. Return: its code. */
 int attnd_fault_keep(const struct attnd_fault *fault);
 /** attnd_wake_memory() - a handle of the memory that holds the worker's wake word, once a session

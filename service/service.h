@@ -13,6 +13,7 @@
 #include "service/base/histogram.h"
 #include "service/base/log.h"
 #include "service/base/monitor.h"
+#include "service/base/work.h"
 
 #include <stdio.h>
 #include <sys/types.h>
@@ -144,6 +145,7 @@ struct attnd_service {
     struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_session_stats totals;
     struct attnd_monitor monitor;
+    struct attnd_works works; /* what is done for clients in pieces */
     int stopping;
 };
 

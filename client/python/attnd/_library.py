@@ -57,6 +57,7 @@ _PROTOTYPES = {
     "attnd_version": (c.c_char_p,),
     "attnd_error_name": (c.c_char_p, c.c_int),
     "attnd_field_name": (c.c_char_p, _U32),
+    "attnd_last_fault_string": (c.c_char_p, c.c_char_p, c.c_size_t),
     "attnd_fault_string": (c.c_char_p, _P, c.c_char_p, c.c_size_t),
     "attnd_memory_create": (c.c_int, _H, _U64, _P, _P),
     "attnd_memory_create_device": (c.c_int, _H, _U64, _P),

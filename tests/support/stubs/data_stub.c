@@ -86,10 +86,12 @@ void attnd_data_free(struct attnd_service *service)
     service->queue = NULL;
 }
 
-int attnd_sched_sweep(void *service)
+int attnd_sched_sweep(void *context)
 {
-    (void)service;
-    return 0;
+    struct attnd_service *service = context;
+
+    attnd_work_begin(&service->works);
+    return attnd_work_turn(&service->works);
 }
 
 int attnd_sched_caught_up(struct attnd_client *client)
