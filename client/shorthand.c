@@ -1,5 +1,6 @@
 /*
- * usual.c - what most engines write first: a pool with nothing special, a run that is waited for.
+ * shorthand.c - what most engines write first: a pool with nothing special, a run that is waited
+ * for.
  *
  * Both are made of the calls beside them and know nothing else of the session.
  */

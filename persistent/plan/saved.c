@@ -1,5 +1,5 @@
 /*
- * shared.c - what cascade levels save: keys that are read once for a group of requests and not once
+ * saved.c - what cascade levels save: keys that are read once for a group of requests and not once
  * for each of them.
  *
  * A tile reads keys for a block of rows. Without the outer level, each request of the last level

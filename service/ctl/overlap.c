@@ -1,5 +1,5 @@
-/* together.c - a sweep over begins and ends, a layer at a time. */
-#include "service/ctl/together.h"
+/* overlap.c - a sweep over begins and ends, a layer at a time. */
+#include "service/ctl/overlap.h"
 
 #include "schemas/errors.h"
 
@@ -56,13 +56,13 @@ static size_t find_edges(const struct attnd_trace_record *records, size_t count,
     return found;
 }
 
-int attnctl_together(struct attnd_trace_record *records, size_t count,
-                     struct attnctl_together *together)
+int attnctl_overlap(struct attnd_trace_record *records, size_t count,
+                    struct attnctl_overlap *overlap)
 {
     struct edge *edges = malloc((2 * count + 1) * sizeof(*edges));
     int sessions = 0;
 
-    *together = (struct attnctl_together){0};
+    *overlap = (struct attnctl_overlap){0};
     if (!edges)
         return -ATTND_E_NO_MEMORY;
     if (count)
@@ -73,8 +73,8 @@ int attnctl_together(struct attnd_trace_record *records, size_t count,
     for (size_t i = 0; i + 1 < found; i++) {
         sessions += edges[i].sessions;
         const uint64_t ns = sessions ? edges[i + 1].ns - edges[i].ns : 0; /* 0 at a layer's end */
-        together->busy_ns += ns;
-        together->together_ns += sessions > 1 ? ns : 0;
+        overlap->busy_ns += ns;
+        overlap->overlap_ns += sessions > 1 ? ns : 0;
     }
     free(edges);
     return 0;

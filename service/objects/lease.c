@@ -9,7 +9,7 @@
  *
  * held[] is kept as minus the count: a sign bit says "held", and those of all the pages of a batch
  * are collected by AND (attnd_admit_leased()). Admission looks them up while it copies the ids;
- * what it found holds at the set's turn too if the session gave up no lease meanwhile (releases).
+ * what it found holds at the set's step too if the session gave up no lease meanwhile (releases).
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */

@@ -3,7 +3,7 @@
  * on the way in.
  *
  * A slot is free as soon as it has become an operation, and the client may reuse its arena then. So
- * the copy is made before, whether the operation's turn comes at once or later: nothing here asks
+ * the copy is made before, whether the operation's step comes at once or later: nothing here asks
  * when. Memory of copies is kept and used again, so an engine whose sets are done at once costs no
  * allocation.
  */
@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static struct attnd_admitted *take_memory(struct attnd_session_lanes *session,
+static struct attnd_admitted *take_memory(struct attnd_client_lanes *session,
                                           struct attnd_fault *fault)
 {
     struct attnd_client *client = session->client;
@@ -30,7 +30,7 @@ static struct attnd_admitted *take_memory(struct attnd_session_lanes *session,
     return admitted;
 }
 
-static void give_memory(struct attnd_session_lanes *session, struct attnd_admitted *admitted)
+static void give_memory(struct attnd_client_lanes *session, struct attnd_admitted *admitted)
 {
     if (session->spare)
         attnd_admitted_free(session->client, admitted);
@@ -109,7 +109,7 @@ static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
 
 void attnd_op_admit(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_admitted *admitted = take_memory(session, &op->fault);
     (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
     if (!admitted)
@@ -128,7 +128,7 @@ void attnd_op_admit(struct attnd_sched_op *op)
 
 void attnd_op_let_go(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     if (!op->admitted)
         return;
     session->admitted_bytes -= attnd_admitted_bytes(op->admitted);

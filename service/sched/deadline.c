@@ -36,7 +36,7 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
     return 1;
 }
 
-void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data)
+void attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data)
 {
     int ended = attnd_prefix_cancel(session, user_data);
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
@@ -53,7 +53,7 @@ void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_da
 }
 
 /* Return: the earliest deadline left in the session. */
-static uint64_t expire_session(struct attnd_session_lanes *session, uint64_t now_ns)
+static uint64_t expire_session(struct attnd_client_lanes *session, uint64_t now_ns)
 {
     uint64_t earliest_ns = attnd_prefix_expire(session, now_ns);
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
@@ -73,7 +73,7 @@ static uint64_t expire_session(struct attnd_session_lanes *session, uint64_t now
 }
 
 /* Looks less and less often at a ring whose owner does not read. */
-static uint64_t look_again(struct attnd_session_lanes *session, uint64_t now_ns)
+static uint64_t look_again(struct attnd_client_lanes *session, uint64_t now_ns)
 {
     if (!session->stall_ns)
         return UINT64_MAX;
@@ -90,7 +90,7 @@ static void fire(void *context)
     scheduler->timer_ns = UINT64_MAX;
 
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
-        struct attnd_session_lanes *session = scheduler->open[i];
+        struct attnd_client_lanes *session = scheduler->open[i];
         uint64_t deadline_ns = expire_session(session, now_ns);
         uint64_t look_ns = look_again(session, now_ns);
         next_ns = deadline_ns < next_ns ? deadline_ns : next_ns;

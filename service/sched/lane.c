@@ -1,15 +1,14 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. Its turn ends in one of five ways: it is done, and
- * the next has its turn; the planner's thread has it; the worker has it, and the lane goes on when
- * it retires; the worker was sent a HOLD or PUBLISH of its plan, and it has another turn when that
- * is acked; or something is missing, and the lane stands in a line of the scheduler until that may
- * have changed. Runs that miss a slot or scratch stand in a line for all sessions (share.c),
- * and the first of it goes before all others, so a large run cannot be starved by small ones. An
- * operation that misses something of its own stands apart: an advance without a free generation
- * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
- * yet must not hold up the others.
+ * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the seven ways in
+ * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
+ * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
+ * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes
+ * before all others, so a large run cannot be starved by small ones. An operation that misses
+ * something of its own stands apart: an advance without a free generation must not hold up the runs
+ * that will free one, and a run whose memory the worker has not mapped yet must not hold up the
+ * others.
  *
  * An operation reads the lengths of its plan as they are when it is submitted, however long it
  * waits: they are pinned on its way in. Behind a set or an advance in its lane it reads what that
@@ -79,7 +78,7 @@ static int is_change(const struct attnd_sched_op *op)
            (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE);
 }
 
-/* Where the plan is being changed by another lane, the turn of the operation pins. */
+/* Where the plan is being changed by another lane, the step of the operation pins. */
 static void pin(struct attnd_sched_op *op)
 {
     struct attnd_plan_object *plan = op->plan;
@@ -98,7 +97,7 @@ static void leaves(struct attnd_lane *lane, const struct attnd_sched_op *op)
 
 uint32_t attnd_lane_users(const struct attnd_sched_op *op)
 {
-    const struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_client_lanes *session = op->lane->session;
     uint32_t users = 0;
     for (const struct attnd_lane *lane = session->lane; lane < session->lane + ATTND_LANES_MAX;
          lane++)
@@ -149,12 +148,12 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
     leaves(lane, op);
 }
 
-static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
+static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
 {
     if (op->prefix)
-        return attnd_prefix_turn(op);
+        return attnd_prefix_step(op);
     if (!op->plan)
-        return ATTND_TURN_DONE; /* refused on the way in */
+        return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
     case ATTND_OP_PLAN_SET:
         return attnd_change_set(op);
@@ -189,28 +188,28 @@ static void block(struct attnd_lane *lane)
 void attnd_lane_go(struct attnd_lane *lane)
 {
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
-        switch (take_turn(lane->head, 1)) {
-        case ATTND_TURN_DONE:
+        switch (take_step(lane->head, 1)) {
+        case ATTND_STEP_DONE:
             finish_head(lane);
             break;
-        case ATTND_TURN_DISPATCHED:
+        case ATTND_STEP_DISPATCHED:
             lane->state = ATTND_LANE_DISPATCHED;
             break;
-        case ATTND_TURN_WAIT:
+        case ATTND_STEP_WAIT:
             wait_in_line(lane);
             break;
-        case ATTND_TURN_BLOCKED:
+        case ATTND_STEP_BLOCKED:
             block(lane);
             break;
-        case ATTND_TURN_SENT:
+        case ATTND_STEP_SENT:
             lane->state = ATTND_LANE_SENT;
             lane->session->sent++;
             break;
-        case ATTND_TURN_PLANNING:
+        case ATTND_STEP_PLANNING:
             lane->state = ATTND_LANE_PLANNING;
             lane->session->planning++;
             break;
-        case ATTND_TURN_PARKED:
+        case ATTND_STEP_PARKED:
             attnd_lane_pop(lane);
             break;
         }
@@ -222,7 +221,7 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
     struct attnd_sched_op *op =
         (struct attnd_sched_op *)(void *)((char *)change - offsetof(struct attnd_sched_op, change));
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     if (attnd_prepared_acked(change, kind, session->closing))
         return;
@@ -233,13 +232,13 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 void attnd_lane_planned(struct attnd_sched_op *op)
 {
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     session->planning--;
     lane->state = ATTND_LANE_IDLE;
@@ -254,20 +253,20 @@ void attnd_lane_planned(struct attnd_sched_op *op)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = attnd_share_next(scheduler))) { /* runs: none is sent ahead */
-        enum attnd_turn turn = take_turn(lane->head, 0);
-        if (turn == ATTND_TURN_WAIT)
+    while ((lane = attnd_line_next(scheduler))) { /* runs: none is sent ahead */
+        enum attnd_step step = take_step(lane->head, 0);
+        if (step == ATTND_STEP_WAIT)
             return;
         attnd_lane_unlist(lane);
-        if (turn == ATTND_TURN_DISPATCHED) {
+        if (step == ATTND_STEP_DISPATCHED) {
             lane->state = ATTND_LANE_DISPATCHED;
-        } else if (turn == ATTND_TURN_BLOCKED) {
+        } else if (step == ATTND_STEP_BLOCKED) {
             block(lane);
         } else {
             finish_head(lane);

@@ -1,5 +1,5 @@
 /*
- * share.c - what all sessions share on the way to the worker: run slots, and the line for them.
+ * line.c - what all sessions share on the way to the worker: run slots, and the line for them.
  *
  * Each session that is open can have a run slot at once, whatever others do: of the free ones, as
  * many are kept back as there are sessions that have none. The rest is for all. Of the lanes that
@@ -10,18 +10,18 @@
  */
 #include "service/sched/lanes.h"
 
-static uint32_t weight_of(const struct attnd_session_lanes *session)
+static uint32_t weight_of(const struct attnd_client_lanes *session)
 {
     return session->client->weight ? session->client->weight : 1;
 }
 
 /* < 0: @a goes first. */
-static int64_t compare(const struct attnd_session_lanes *a, const struct attnd_session_lanes *b)
+static int64_t compare(const struct attnd_client_lanes *a, const struct attnd_client_lanes *b)
 {
     return (int64_t)a->dispatched * weight_of(b) - (int64_t)b->dispatched * weight_of(a);
 }
 
-int attnd_share_slot(const struct attnd_session_lanes *session)
+int attnd_line_slot(const struct attnd_client_lanes *session)
 {
     const struct attnd_scheduler *scheduler = session->scheduler;
     if (session->dispatched == 0)
@@ -29,7 +29,7 @@ int attnd_share_slot(const struct attnd_session_lanes *session)
     return scheduler->slots_free > scheduler->open_count - scheduler->open_busy;
 }
 
-void attnd_share_count(struct attnd_session_lanes *session, int more)
+void attnd_line_count(struct attnd_client_lanes *session, int more)
 {
     struct attnd_scheduler *scheduler = session->scheduler;
     const int had = session->dispatched > 0;
@@ -41,12 +41,12 @@ void attnd_share_count(struct attnd_session_lanes *session, int more)
 }
 
 /* May this lane be the next although others wait? */
-static int may_try(const struct attnd_session_lanes *session)
+static int may_try(const struct attnd_client_lanes *session)
 {
-    return session->scheduler->queue->accepting && attnd_share_slot(session);
+    return session->scheduler->queue->accepting && attnd_line_slot(session);
 }
 
-struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler)
+struct attnd_lane *attnd_line_next(const struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *best = NULL;
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
@@ -60,11 +60,11 @@ struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler)
     return best;
 }
 
-int attnd_share_in_line(const struct attnd_session_lanes *session)
+int attnd_line_is_before(const struct attnd_client_lanes *session)
 {
     const struct attnd_scheduler *scheduler = session->scheduler;
     if (scheduler->waiting_count == 0)
         return 0;
-    const struct attnd_lane *next = attnd_share_next(scheduler);
+    const struct attnd_lane *next = attnd_line_next(scheduler);
     return session->waiting.head || (next && compare(next->session, session) <= 0);
 }

@@ -64,7 +64,7 @@ static void parked_free(struct attnd_client *client, struct attnd_prefix_parked 
 int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
                       const struct attnd_tree_result *result)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_client *client = session->client;
     uint64_t keys = view->blocks + (view->parent ? UINT64_C(1) : 0);
     uint64_t bytes = sizeof(struct attnd_prefix_parked) + keys * sizeof(*view->keys) +
@@ -106,7 +106,7 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
 static struct attnd_sched_op *unpark(struct attnd_prefix_parked *parked)
 {
     struct attnd_sched_op *op = parked->op;
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
 
     attnd_tree_unwait(&parked->waiter);
     *parked->link = parked->next;
@@ -129,7 +129,7 @@ static void give_back(const struct attnd_prefix_parked *parked)
 
 static void complete(struct attnd_prefix_parked *parked, enum attnd_prefix_stop stop)
 {
-    struct attnd_session_lanes *session = parked->op->lane->session;
+    struct attnd_client_lanes *session = parked->op->lane->session;
     uint32_t pages = parked->found * parked->block_pages;
     int fits = attnd_results_room(session, pages);
     uint64_t now_ns = attnd_sched_now(session->scheduler);
@@ -188,7 +188,7 @@ static void end_early(struct attnd_prefix_parked *parked, int code)
     attnd_complete(op, now_ns, now_ns);
 }
 
-int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data)
+int attnd_prefix_cancel(struct attnd_client_lanes *session, uint64_t user_data)
 {
     int ended = 0;
     for (struct attnd_prefix_parked *at = session->parked, *next; at; at = next) {
@@ -201,7 +201,7 @@ int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data)
     return ended;
 }
 
-uint64_t attnd_prefix_expire(struct attnd_session_lanes *session, uint64_t now_ns)
+uint64_t attnd_prefix_expire(struct attnd_client_lanes *session, uint64_t now_ns)
 {
     uint64_t earliest_ns = UINT64_MAX;
     for (struct attnd_prefix_parked *at = session->parked, *next; at; at = next) {
@@ -216,7 +216,7 @@ uint64_t attnd_prefix_expire(struct attnd_session_lanes *session, uint64_t now_n
     return earliest_ns;
 }
 
-void attnd_prefix_close(struct attnd_session_lanes *session)
+void attnd_prefix_close(struct attnd_client_lanes *session)
 {
     const struct attnd_client *client = session->client;
 

@@ -1,5 +1,5 @@
 /*
- * prefix_turn.c - the turn of a prefix operation in its lane.
+ * prefix_step.c - the step of a prefix operation in its lane.
  *
  * All of them are done at once, on the loop's thread, so nobody ever sees half of one: a session
  * that dies has either published a block or not. Only a match can wait, and it does so outside of
@@ -62,7 +62,7 @@ int attnd_prefix_waits(const struct attnd_sched_op *op, const struct attnd_tree_
            (op->sqe.u.prefix.flags & ATTND_PREFIX_WAIT || result->claimant == ATTND_TIER_SESSION);
 }
 
-static enum attnd_turn match(struct attnd_sched_op *op, const struct attnd_tree_chain *chain,
+static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_chain *chain,
                              const struct attnd_prefix_view *view)
 {
     struct attnd_prefix_handle *handle = op->prefix;
@@ -71,10 +71,10 @@ static enum attnd_turn match(struct attnd_sched_op *op, const struct attnd_tree_
     uint32_t block_pages = attnd_tree_space_info(tree, chain->space)->args.block_pages;
 
     if (attnd_prefix_waits(op, &result) && attnd_prefix_park(op, view, &result))
-        return ATTND_TURN_PARKED;
+        return ATTND_STEP_PARKED;
     attnd_prefix_answer(op, result.blocks, result.stop, result.foreign);
     attnd_results_put(op, view->pages, result.blocks * block_pages);
-    return ATTND_TURN_DONE;
+    return ATTND_STEP_DONE;
 }
 
 /* An append of the lane has failed, and the client has not read of it yet: it may have submitted
@@ -87,7 +87,7 @@ static int failed_append(const struct attnd_sched_op *op)
     if (!lane->append_code)
         return 0;
     if (attnd_producer_space(&client->cq) < 0)
-        attnd_session_break(lane->session);
+        attnd_lanes_break(lane->session);
     else if (lane->append_slot - client->cq.head_seen >= client->cq.entries)
         lane->append_code = 0;
     return lane->append_code;
@@ -143,10 +143,10 @@ static void others(struct attnd_sched_op *op, const struct attnd_tree_chain *cha
     attnd_prefix_answer(op, result.blocks, result.stop, 0);
 }
 
-enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op)
+enum attnd_step attnd_prefix_step(struct attnd_sched_op *op)
 {
     if (op->fault.code != 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     const struct attnd_prefix_view *view = &op->admitted->u.prefix;
     const struct attnd_tree_chain chain = {.space = op->prefix->space,
                                            .count = view->blocks,
@@ -158,5 +158,5 @@ enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op)
         publish(op, &chain, view);
     else
         others(op, &chain);
-    return ATTND_TURN_DONE;
+    return ATTND_STEP_DONE;
 }

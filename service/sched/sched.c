@@ -15,7 +15,7 @@
 
 static void mailbox_closed(struct attnd_client *client)
 {
-    attnd_session_drain(client->lanes);
+    attnd_lanes_drain(client->lanes);
 }
 
 int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps,
@@ -79,7 +79,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
 {
     struct attnd_scheduler *scheduler = client->service->scheduler;
     uint32_t ops = client->ring_entries;
-    struct attnd_session_lanes *session;
+    struct attnd_client_lanes *session;
     const uint64_t bytes =
         sizeof(*session) + ops * sizeof(session->ops[0]) + ops * sizeof(*session->results.mark);
     int rc = attnd_quota_charge(client, bytes, fault);
@@ -131,7 +131,7 @@ static void drop_lane(struct attnd_lane *lane)
 
 void attnd_sched_close(struct attnd_client *client)
 {
-    struct attnd_session_lanes *session = client->lanes;
+    struct attnd_client_lanes *session = client->lanes;
     if (!session) {
         client->service->scheduler->events.drained(client); /* it never came to operations */
         return;
@@ -142,7 +142,7 @@ void attnd_sched_close(struct attnd_client *client)
     session->closing = 1;
     scheduler->dirty_count -= (uint32_t)session->dirty;
     scheduler->open_busy -= session->dispatched > 0;
-    struct attnd_session_lanes *last = scheduler->open[--scheduler->open_count];
+    struct attnd_client_lanes *last = scheduler->open[--scheduler->open_count];
     scheduler->open[session->index] = last;
     last->index = session->index;
 
@@ -150,7 +150,7 @@ void attnd_sched_close(struct attnd_client *client)
         drop_lane(&session->lane[i]);
     attnd_prepared_close(client);
     attnd_prefix_close(session);
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */
     attnd_lane_retry(scheduler);
@@ -177,7 +177,7 @@ int attnd_sched_sweep(void *context)
 
 int attnd_sched_caught_up(struct attnd_client *client)
 {
-    struct attnd_session_lanes *session = client->lanes;
+    struct attnd_client_lanes *session = client->lanes;
     const struct attnd_consumer *sq = &client->sq;
     if (!session->call_waits) {
         session->call_waits = 1;
@@ -185,7 +185,7 @@ int attnd_sched_caught_up(struct attnd_client *client)
     }
     uint32_t index = sq->index;
     (void)attnd_sched_sweep(client->service);
-    if (client->state != ATTND_SESSION_OPEN)
+    if (client->state != ATTND_CLIENT_OPEN)
         return 1;
     /* Where nothing moves there is no room for completions, and only the client can make some; or
      * a large batch of the session is being planned. */

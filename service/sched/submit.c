@@ -4,7 +4,7 @@
  * The slot is copied once and only the copy is looked at. A slot stays in the ring while the
  * completion ring could not take its answer, or while operations that wait hold too many batches
  * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
- * becomes an operation and fails at its turn, so that a lane's completions come in its order.
+ * becomes an operation and fails at its step, so that a lane's completions come in its order.
  */
 #include "schemas/crash.h"
 #include "service/sched/lanes.h"
@@ -144,7 +144,7 @@ static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_o
     attnd_deadline_arm(scheduler, op->deadline_ns);
 }
 
-static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+static void begin_plan(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
     op->plan = check_plan(session->client, &op->sqe, &op->fault);
     if (!op->plan)
@@ -154,7 +154,7 @@ static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_o
     set_deadline(session->scheduler, op);
 }
 
-static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+static void begin_prefix(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
     op->prefix = check_prefix(session->client, &op->sqe, &op->fault);
     if (!op->prefix)
@@ -164,7 +164,7 @@ static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched
     set_deadline(session->scheduler, op);
 }
 
-static void accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static void accept_op(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = attnd_op_new(session, sqe);
     int malformed = check_common(sqe, &op->fault) < 0;
@@ -191,7 +191,7 @@ static int is_cancel(const struct attnd_sqe *sqe)
     return sqe->opcode == ATTND_OP_CANCEL && check_common(sqe, &fault) == 0;
 }
 
-static void take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static void take_slot(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     if (is_cancel(sqe))
         attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
@@ -211,7 +211,7 @@ static uint64_t copies_max_bytes(const struct attnd_client *client)
 /* Is there a completion slot for this operation besides those in flight, and memory for its data?
  * A client that does not read its completions must not keep the daemon awake, and may fail to wake
  * it when it does: then, and only when no retire would, a timer looks again. */
-static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static int has_room(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_client *client = session->client;
     if (is_cancel(sqe)) /* what it ends makes the room */
@@ -225,7 +225,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);
         if (space < 0) {
-            attnd_session_break(session);
+            attnd_lanes_break(session);
             return 0;
         }
         session->cq_room = (uint32_t)space;
@@ -243,7 +243,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     return 0;
 }
 
-int attnd_submit_sweep(struct attnd_session_lanes *session)
+int attnd_submit_sweep(struct attnd_client_lanes *session)
 {
     struct attnd_consumer *sq = &session->client->sq;
     struct attnd_sqe sqe;
@@ -264,6 +264,6 @@ int attnd_submit_sweep(struct attnd_session_lanes *session)
             return moved;
     }
     if (rc < 0)
-        attnd_session_break(session);
+        attnd_lanes_break(session);
     return moved;
 }

@@ -1,5 +1,5 @@
 /*
- * talk.c - what daemon and worker say to each other beside the rings.
+ * messages.c - what daemon and worker say to each other beside the rings.
  *
  * The worker says whether it came up; the daemon says which memory comes and goes and which pages
  * are to be copied (copies.c), and the worker answers. Nothing here waits: a message that the
@@ -17,7 +17,7 @@
 /* ---- memory ---- */
 
 /* Until the socket is full; an answer makes room, and comes back here. */
-void attnd_talk_send_due(struct attnd_supervisor *supervisor)
+void attnd_messages_send_due(struct attnd_supervisor *supervisor)
 {
     uint32_t index;
     if (supervisor->condemned ||
@@ -51,7 +51,7 @@ int attnd_supervisor_map(struct attnd_supervisor *supervisor, uint32_t index,
 {
     supervisor->sources[index] = *source;
     attnd_maps_add(&supervisor->maps, index);
-    attnd_talk_send_due(supervisor);
+    attnd_messages_send_due(supervisor);
     return 0;
 }
 
@@ -60,7 +60,7 @@ void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
     if (attnd_maps_remove(&supervisor->maps, index))
         supervisor->events->unmapped(supervisor->service, index);
     else
-        attnd_talk_send_due(supervisor);
+        attnd_messages_send_due(supervisor);
 }
 
 /* ---- messages ---- */
@@ -73,8 +73,8 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     /* What was measured stays: plans of one service are made with the same rates. */
     if (queue->rates.source == ATTND_RATES_NONE)
         queue->rates = queue->head->rates;
-    if (queue->hand_over_us == 0)
-        queue->hand_over_us = queue->head->hand_over_us;
+    if (queue->switch_cost_us == 0)
+        queue->switch_cost_us = queue->head->switch_cost_us;
     info->backend[sizeof(info->backend) - 1] = '\0';
     info->isa[sizeof(info->isa) - 1] = '\0';
     if (!info->tile_workers || !info->rows_per_tile || !info->kv_granule) {
@@ -162,7 +162,7 @@ static void worker_says(struct attnd_supervisor *supervisor,
     }
 }
 
-int attnd_talk_receive(struct attnd_supervisor *supervisor)
+int attnd_messages_receive(struct attnd_supervisor *supervisor)
 {
     struct attnd_worker_message message;
     int fds[ATTND_FDS_MAX], fd_count;
@@ -176,7 +176,7 @@ int attnd_talk_receive(struct attnd_supervisor *supervisor)
         }
         worker_says(supervisor, &message);
     }
-    attnd_talk_send_due(supervisor);
+    attnd_messages_send_due(supervisor);
     supervisor->events->heard(supervisor->service);
     return got == 0;
 }

@@ -1,5 +1,5 @@
 /*
- * test_e2e_usual.c - the short ways: a pool by one call, a run that is waited for.
+ * test_e2e_shorthand.c - the short ways: a pool by one call, a run that is waited for.
  */
 #include "client/attnd.h"
 #include "tests/support/harness/e2e.h"

@@ -1,5 +1,5 @@
 /*
- * hand_over.cu - what a run in an engine's stream costs where contexts take turns on the GPU.
+ * switch_cost.cu - what a run in an engine's stream costs where contexts take turns on the GPU.
  *
  *   engine   kernel 0 | rings 0, waits |          | kernel 1 | rings 1, waits | ...
  *   worker   waits 0  |                | kernel 0, answers 0, waits 1         | ...
@@ -11,7 +11,7 @@
  * Calls for the second context are the driver's own: the runtime is for the worker's alone. They
  * are found in the library by the names of their versions, which go with the prototypes below.
  */
-#include "persistent/cuda/host/hand_over.cuh"
+#include "persistent/cuda/host/switch_cost.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -258,7 +258,7 @@ static void close(const Table &table)
     (void)cudaGetLastError();
 }
 
-cudaError_t hand_over_measure(uint32_t *us)
+cudaError_t switch_cost_measure(uint32_t *us)
 {
     Table table = {};
     if (find_calls(&table.calls))

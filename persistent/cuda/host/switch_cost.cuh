@@ -1,13 +1,13 @@
 /*
- * hand_over.cuh - what a run in an engine's stream costs where contexts take turns on the GPU.
+ * switch_cost.cuh - what a run in an engine's stream costs where contexts take turns on the GPU.
  *
  * Without MPS two contexts of one process take turns as those of two processes do. So a second
  * context, made for this alone, plays the engine: its stream writes a word, and waits for another
  * by stream memory operations, as client/cuda/stream.c does there. The worker's own context
  * answers. Each has a kernel of one thread a round, so a round is two switches.
  */
-#ifndef ATTND_PERSISTENT_CUDA_HOST_HAND_OVER_CUH
-#define ATTND_PERSISTENT_CUDA_HOST_HAND_OVER_CUH
+#ifndef ATTND_PERSISTENT_CUDA_HOST_SWITCH_COST_CUH
+#define ATTND_PERSISTENT_CUDA_HOST_SWITCH_COST_CUH
 
 #include "persistent/cuda/host/backend.cuh"
 
@@ -15,7 +15,7 @@ namespace attnd
 {
 
 /**
- * hand_over_measure() - before the first kernel of the service
+ * switch_cost_measure() - before the first kernel of the service
  * @us: a round, the median; written where this succeeds, 1 at least
  *
  * The context of the device is current, and is again. A context more needs some hundred MiB of
@@ -25,7 +25,7 @@ namespace attnd
  * Return: cudaSuccess; cudaErrorNotReady if the GPU was too busy; cudaErrorInsufficientDriver
  * without a call that is needed; other errors as they come.
  */
-cudaError_t hand_over_measure(uint32_t *us);
+cudaError_t switch_cost_measure(uint32_t *us);
 
 } // namespace attnd
 

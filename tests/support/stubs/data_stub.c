@@ -245,5 +245,5 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
                                          .worker_state = "running",
                                          .tile_workers = 1,
                                          .residency = data_stub.residency,
-                                         .hand_over_us = data_stub.hand_over_us};
+                                         .switch_cost_us = data_stub.switch_cost_us};
 }

@@ -178,7 +178,7 @@ void stage_connect(struct stage *stage, struct stage_client *out, uint32_t ring_
     if (left)
         CHECK_EQUAL(attnd_lease_alloc(client->attachments[0], left, pages, &fault), 0);
     CHECK_EQUAL(attnd_sched_open(client, &fault), 0);
-    client->state = ATTND_SESSION_OPEN;
+    client->state = ATTND_CLIENT_OPEN;
     stage_memory_mapped(stage);
 
     struct attnd_submit_head *submit = client->submission.address;

@@ -1,4 +1,4 @@
-/* test_plan_shared.c - what cascade levels save is the difference of two counts of blocks. */
+/* test_plan_saved.c - what cascade levels save is the difference of two counts of blocks. */
 #include "persistent/plan/plan.h"
 
 #include <setjmp.h>

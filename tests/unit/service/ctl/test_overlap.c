@@ -1,5 +1,5 @@
-/* test_together.c - how long sessions were in one layer at once. */
-#include "service/ctl/together.h"
+/* test_overlap.c - how long sessions were in one layer at once. */
+#include "service/ctl/overlap.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,13 +16,13 @@ static struct attnd_trace_record item(uint32_t session, uint16_t layer, uint64_t
 }
 
 static void expect(struct attnd_trace_record *records, size_t count, uint64_t busy_ns,
-                   uint64_t together_ns)
+                   uint64_t overlap_ns)
 {
-    struct attnctl_together together;
+    struct attnctl_overlap overlap;
 
-    assert_int_equal(attnctl_together(records, count, &together), 0);
-    assert_int_equal(together.busy_ns, busy_ns);
-    assert_int_equal(together.together_ns, together_ns);
+    assert_int_equal(attnctl_overlap(records, count, &overlap), 0);
+    assert_int_equal(overlap.busy_ns, busy_ns);
+    assert_int_equal(overlap.overlap_ns, overlap_ns);
 }
 
 static void nothing_recorded_is_no_time(void **state)
@@ -31,7 +31,7 @@ static void nothing_recorded_is_no_time(void **state)
     expect(NULL, 0, 0, 0);
 }
 
-static void two_sessions_in_a_layer_are_together_while_both_are_there(void **state)
+static void two_sessions_in_a_layer_overlap_while_both_are_there(void **state)
 {
     struct attnd_trace_record records[] = {item(2, 0, 160, 300), item(1, 0, 100, 200)};
 
@@ -39,7 +39,7 @@ static void two_sessions_in_a_layer_are_together_while_both_are_there(void **sta
     expect(records, 2, 200, 40);
 }
 
-static void sessions_in_different_layers_are_not_together(void **state)
+static void sessions_in_different_layers_do_not_overlap(void **state)
 {
     struct attnd_trace_record records[] = {item(1, 0, 100, 200), item(2, 1, 100, 200)};
 
@@ -47,7 +47,7 @@ static void sessions_in_different_layers_are_not_together(void **state)
     expect(records, 2, 200, 0);
 }
 
-static void items_of_one_session_are_not_together_and_overlaps_count_once(void **state)
+static void items_of_one_session_do_not_overlap_and_overlaps_count_once(void **state)
 {
     struct attnd_trace_record records[] = {item(1, 3, 100, 200), item(1, 3, 100, 150),
                                            item(1, 3, 120, 260)};
@@ -73,7 +73,7 @@ static void a_gap_between_items_belongs_to_nobody(void **state)
     expect(records, 3, 900, 100);
 }
 
-static void three_sessions_are_together_once(void **state)
+static void three_sessions_overlap_once(void **state)
 {
     struct attnd_trace_record records[] = {item(1, 0, 0, 100), item(2, 0, 0, 100),
                                            item(3, 0, 50, 100), item(3, 7, 100, 110)};
@@ -96,12 +96,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_recorded_is_no_time),
-        cmocka_unit_test(two_sessions_in_a_layer_are_together_while_both_are_there),
-        cmocka_unit_test(sessions_in_different_layers_are_not_together),
-        cmocka_unit_test(items_of_one_session_are_not_together_and_overlaps_count_once),
+        cmocka_unit_test(two_sessions_in_a_layer_overlap_while_both_are_there),
+        cmocka_unit_test(sessions_in_different_layers_do_not_overlap),
+        cmocka_unit_test(items_of_one_session_do_not_overlap_and_overlaps_count_once),
         cmocka_unit_test(who_comes_when_another_leaves_does_not_meet_it),
         cmocka_unit_test(a_gap_between_items_belongs_to_nobody),
-        cmocka_unit_test(three_sessions_are_together_once),
+        cmocka_unit_test(three_sessions_overlap_once),
         cmocka_unit_test(times_beyond_32_bits_are_whole),
     };
 

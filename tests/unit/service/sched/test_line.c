@@ -1,4 +1,4 @@
-/* test_share.c - run slots and the line for them, between sessions. */
+/* test_line.c - run slots and the line for them, between sessions. */
 #include "schemas/atomics.h"
 #include "tests/support/rigs/sched_rig.h"
 
