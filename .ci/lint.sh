@@ -64,9 +64,12 @@ cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,perfo
 
 # A process for each file: the analyser of clang 14 keeps pointers to names of the file before, so what
 # it says of a file (va_list that leaks where there is none) would depend on where addresses fall.
+# With the warnings of the build, for clang's opinion of each file: it is all that clang compiles of
+# most of them (Makefile).
+warnings=$(make -s BUILD="$build" print-warnings)
 step 'clang-tidy'
 printf '%s\n' "${units[@]}" | xargs -P2 -n1 sh -c \
-    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}")"' 2>/dev/null' sh ||
+    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}") $warnings"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
 step 'files and functions that texts name'
