@@ -47,8 +47,8 @@ PROTOS := attnd status
 GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
-# libattnd needs no event loop, and of admission only the allocator that ends.
-IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC)) ipc/admit_alloc.c
+# libattnd needs no event loop.
+IPC_CLIENT := $(filter-out ipc/loop%.c,$(IPC))
 PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))

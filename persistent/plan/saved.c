@@ -14,12 +14,6 @@ static uint64_t blocks_of(int32_t rows, uint32_t block_tokens)
     return ((uint64_t)rows + block_tokens - 1) / block_tokens;
 }
 
-static uint64_t keys_of(const struct attnd_level_view *level, uint32_t entry, uint32_t page_size)
-{
-    const uint64_t pages = (uint64_t)(level->kv_indptr[entry + 1] - level->kv_indptr[entry]);
-    return pages ? (pages - 1) * page_size + (uint64_t)level->kv_last_page_len[entry] : 0;
-}
-
 static uint64_t of_level(const struct attnd_level_view *level, const struct attnd_level_view *last,
                          uint32_t page_size, uint32_t block_tokens)
 {
@@ -33,7 +27,7 @@ static uint64_t of_level(const struct attnd_level_view *level, const struct attn
             alone +=
                 blocks_of(last->qo_indptr[request + 1] - last->qo_indptr[request], block_tokens);
         if (alone > together)
-            keys += (alone - together) * keys_of(level, entry, page_size);
+            keys += (alone - together) * (uint64_t)attnd_level_keys(level, entry, page_size);
     }
     return keys;
 }

@@ -15,7 +15,7 @@
  */
 #include "service/objects/lease.h"
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "schemas/attnd.pb-c.h"
 
 #include <assert.h>

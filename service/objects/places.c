@@ -10,7 +10,7 @@
  */
 #include "service/objects/places.h"
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 
 struct region {
     const struct attnd_memory *memory;

@@ -53,8 +53,8 @@ struct attnd_plan_object {
 /** attnd_planobj_create() - heap memory and planner state for capacities, which count against
  * @client. Return: 0; -ATTND_E_RANGE; -ATTND_E_NO_MEMORY. */
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
-                         const struct attnd_batch_limits *limits, uint32_t heads_q,
-                         struct attnd_plan_object **out, struct attnd_fault *fault);
+                         const struct attnd_batch_limits *limits, struct attnd_plan_object **out,
+                         struct attnd_fault *fault);
 /** attnd_planobj_destroy() - only when in_flight is 0. */
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
 

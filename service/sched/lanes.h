@@ -21,7 +21,7 @@
 #ifndef ATTND_SERVICE_SCHED_LANES_H
 #define ATTND_SERVICE_SCHED_LANES_H
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "service/objects/places.h"
 #include "service/objects/quota.h"
 #include "service/prefix/prefix.h"

@@ -13,7 +13,8 @@ FUZZ_CC ?= clang
 FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pthread -MMD -MP \
                -fsanitize=address,undefined -fno-sanitize-recover=all
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_LIB := $(SCHEMAS) $(wildcard ipc/admit*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
+FUZZ_LIB := $(SCHEMAS) ipc/admit_alloc.c \
+            $(wildcard service/admission/*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
             service/rpc/control_decode.c tests/support/random/case_bytes.c \
             tests/support/oracle/batch_check.c
 FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) \

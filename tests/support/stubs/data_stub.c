@@ -163,11 +163,10 @@ void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
-                         const struct attnd_batch_limits *limits, uint32_t heads_q,
-                         struct attnd_plan_object **out, struct attnd_fault *fault)
+                         const struct attnd_batch_limits *limits, struct attnd_plan_object **out,
+                         struct attnd_fault *fault)
 {
     (void)client;
-    (void)heads_q;
     (void)fault;
     *out = calloc(1, sizeof(**out));
     (*out)->attachment = attachment;

@@ -204,9 +204,10 @@ uint32_t stage_plan(struct stage_client *client)
                                               .requests = 8,
                                               .rows = 64,
                                               .pages = 16,
-                                              .levels = 1};
+                                              .levels = 1,
+                                              .heads_q = 1};
     uint32_t handle = attnd_client_vacant((void *const *)daemon->plans);
-    CHECK_EQUAL(attnd_planobj_create(daemon, daemon->attachments[0], &limits, 1,
+    CHECK_EQUAL(attnd_planobj_create(daemon, daemon->attachments[0], &limits,
                                      &daemon->plans[handle - 1], &fault),
                 0);
     daemon->attachments[0]->plans++;

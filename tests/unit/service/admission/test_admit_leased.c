@@ -1,6 +1,6 @@
 /* test_admit_leased.c - a page that is not leased is found, and one that is not in the pool,
  * whatever the ids around it are. */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 

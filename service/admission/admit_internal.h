@@ -1,12 +1,12 @@
 /*
  * admit_internal.h - what the files of admission share. Nobody else includes it.
  */
-#ifndef ATTND_IPC_ADMIT_INTERNAL_H
-#define ATTND_IPC_ADMIT_INTERNAL_H
+#ifndef ATTND_SERVICE_ADMISSION_ADMIT_INTERNAL_H
+#define ATTND_SERVICE_ADMISSION_ADMIT_INTERNAL_H
 
-#include "ipc/admit.h"
 #include "ipc/admit_alloc.h"
 #include "schemas/attnd.pb-c.h"
+#include "service/admission/admit.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * A key can have any value, so only its place is checked. Page ids are held against the pool; whose
  * they are is the daemon's to know.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <assert.h>
 

@@ -13,7 +13,7 @@
  *   admit_check.c    the arrays        admit_extent.c   how far a strided block reaches
  *   admit_ids.c      page ids, and their leases
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  *
  * In a fault, limit is the nearest value that would have been accepted.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -41,8 +41,10 @@ static int check_dtype(uint32_t dtype, uint32_t pool_dtype, struct attnd_fault *
     return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_DTYPE, 0, dtype, nearest);
 }
 
-static int check_heads(uint32_t heads_q, uint32_t heads_kv, struct attnd_fault *fault)
+static int check_heads(uint32_t heads_q, const struct attnd_batch_limits *limits,
+                       struct attnd_fault *fault)
 {
+    const uint32_t heads_kv = limits->heads_kv;
     uint32_t group_max = ATTND_HEADS_MAX / heads_kv;
 
     if (group_max > ATTND_GROUP_MAX)
@@ -53,6 +55,9 @@ static int check_heads(uint32_t heads_q, uint32_t heads_kv, struct attnd_fault *
     if (heads_q % heads_kv)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_HEADS_Q, 0, heads_q,
                                heads_q - heads_q % heads_kv);
+    if (heads_q > limits->heads_q)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_HEADS_Q, 0, heads_q,
+                               limits->heads_q);
     return 0;
 }
 
@@ -116,7 +121,7 @@ int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_bat
                                ATTND_BATCH_FLAGS);
     int code = check_dtype(message->dtype, limits->pool_dtype, fault);
     if (!code)
-        code = check_heads(message->heads_q, limits->heads_kv, fault);
+        code = check_heads(message->heads_q, limits, fault);
     if (!code)
         code = check_scale(message, limits->dim_qk, &batch->sm_scale, fault);
     if (code)

@@ -2,7 +2,7 @@
  * test_admit.c - the arrays of a batch: what is admitted comes out as it went in, and what is not
  * is named by field, index, value and limit.
  */
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "tests/support/oracle/batch_check.h"
 #include "tests/support/random/seed.h"
 #include "tests/support/rigs/admit_rig.h"

@@ -3,7 +3,7 @@
  * they were copied (admit_ids.c); what is left of them is to name the first that is not in the
  * pool.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 /* @outside: one is known to be. */
 static int check_indices(const struct attnd_level_view *level, uint32_t pool_pages,
@@ -47,7 +47,7 @@ static int check_lengths(const struct attnd_level_view *level, uint32_t page_siz
         if (last < 1 || last > page_size)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LAST_PAGE_LEN, r, last,
                                    last < 1 ? 1 : page_size);
-        int64_t kv_len = (pages - 1) * page_size + last; /* both factors < 2^32: no overflow */
+        const int64_t kv_len = attnd_level_keys(level, r, page_size);
         if (kv_len > INT32_MAX)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, r, kv_len, INT32_MAX);
     }
@@ -62,8 +62,7 @@ int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *
                            ATTND_F_MASK_INDPTR, fault);
 
     for (uint32_t r = 0; !code && r < level->entries; r++) {
-        const int64_t pages = (int64_t)level->kv_indptr[r + 1] - level->kv_indptr[r];
-        const int64_t keys = pages ? (pages - 1) * page_size + level->kv_last_page_len[r] : 0;
+        const int64_t keys = attnd_level_keys(level, r, page_size);
         const int64_t queries = (int64_t)level->qo_indptr[r + 1] - level->qo_indptr[r];
         const int64_t end = mask_indptr[r] + (queries * keys + 7) / 8; /* both are below 2^31 */
         if (mask_indptr[r + 1] < end)

@@ -7,7 +7,7 @@
  * dim]). Whether a tensor fits its memory, and whether an output overlaps an input, is known only
  * when a run names the memory; here the extent is computed, and proven not to overflow.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 struct tensor_shape {
     enum attnd_field field;

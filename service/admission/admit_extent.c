@@ -5,7 +5,7 @@
  * word, so every product and sum is checked; the result fits int64, so that offset + extent, both
  * checked, cannot wrap in 64 unsigned bits either.
  */
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 
 int attnd_extent_bytes(const uint64_t *counts, const int64_t *strides, int rank,
                        uint32_t element_bytes, uint64_t *bytes)

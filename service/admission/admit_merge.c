@@ -1,7 +1,7 @@
 /*
  * admit_merge.c - where a merge reads and writes: six places, copied once.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 int attnd_admit_merge(const void *arena, uint64_t arena_bytes, const struct attnd_sqe_merge *sqe,
                       struct attnd_merge_view *view, struct attnd_fault *fault)

@@ -11,7 +11,7 @@
  * in 0..max exactly when neither x nor max - x, taken as 32-bit words, has its sign bit set, and
  * sign bits are collected by OR, leases by AND.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
  * header to private memory, unpack it there with a bounded allocator, copy every array it names,
  * and check only the copies, with arithmetic that cannot overflow. The result is safe to use.
  */
-#ifndef ATTND_IPC_ADMIT_H
-#define ATTND_IPC_ADMIT_H
+#ifndef ATTND_SERVICE_ADMISSION_ADMIT_H
+#define ATTND_SERVICE_ADMISSION_ADMIT_H
 
 #include "schemas/batch.h"
 #include "schemas/errors.h"

@@ -2,9 +2,9 @@
  * test_admit_header.c - the header of a batch: scalars, strides, counts, offsets, and headers that
  * are none.
  */
-#include "ipc/admit.h"
 #include "ipc/admit_alloc.h"
 #include "schemas/attnd.pb-c.h"
+#include "service/admission/admit.h"
 #include "tests/support/oracle/batch_check.h"
 #include "tests/support/rigs/admit_rig.h"
 
@@ -92,6 +92,10 @@ static void what_exceeds_the_plan_is_no_space(void **state)
     admit_rig.limits.pages = 12; /* three requests of the last level want one more each */
     admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_RESERVE_PAGES, 0, 1, 0);
     admit_rig.limits.pages = 13;
+    const uint32_t heads_q = admit_rig.limits.heads_q;
+    admit_rig.limits.heads_q = heads_q / 2;
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_HEADS_Q, 0, heads_q, heads_q / 2);
+    admit_rig.limits.heads_q = heads_q;
     assert_int_equal(admit_case_admit(&admit_rig), 0);
 }
 

@@ -1,6 +1,6 @@
 /* test_admit_variant.c - the variant of a batch: what is taken, what it comes to, what is refused.
  */
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "tests/support/rigs/admit_rig.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  * defaults. The tables name memory of the session; whether there is such memory is the daemon's to
  * know.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * admit_copy.c - ranges of a client's arena, and where the copies go.
  */
-#include "ipc/admit_internal.h"
+#include "service/admission/admit_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
