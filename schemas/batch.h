@@ -12,6 +12,26 @@
 
 #include "schemas/abi.h"
 
+#include <string.h>
+
+/** attnd_fault_float() - a float as the value or the limit of a fault: its bits (errors.h). */
+static inline int64_t attnd_fault_float(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Tables of a variant: those of options.def, and the mask. */
+enum attnd_table {
+    ATTND_TABLE_MASK,
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements) ATTND_TABLE_##name,
+#include "schemas/options.def"
+    ATTND_TABLES
+};
+
 /* One cascade level; one request of it is an "entry". */
 struct attnd_level_view {
     uint32_t entries;

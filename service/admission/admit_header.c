@@ -68,9 +68,8 @@ static int check_scale(const Attnd__Batch *message, uint32_t dim_qk, float *sm_s
     float scale = message->has_sm_scale ? message->sm_scale : 0.0f;
 
     if (!isfinite(scale) || scale < 0.0f) {
-        uint32_t bits; /* as errors.h says of this field */
-        memcpy(&bits, &scale, sizeof(bits));
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SM_SCALE, 0, bits, 0);
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SM_SCALE, 0, attnd_fault_float(scale),
+                               0);
     }
     *sm_scale = scale > 0.0f ? scale : 1.0f / sqrtf((float)dim_qk);
     return 0;

@@ -15,20 +15,11 @@
 #define SOFT_CAP_MAX 1e30f /* beyond it a cap times log2(e), or a scale over it, is no float */
 #define TABLE_ALIGN_BYTES 4u
 
-/* As errors.h says of these fields. */
-static int64_t bits_of(float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
 /* A finite value that is not negative; 0 is @absent. */
 static int take_float(float *value, float absent, enum attnd_field field, struct attnd_fault *fault)
 {
     if (!isfinite(*value) || *value < 0.0f)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0, bits_of(*value), 0);
+        return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0, attnd_fault_float(*value), 0);
     if (*value == 0.0f)
         *value = absent;
     return 0;
@@ -75,8 +66,8 @@ static int check_stretch(struct attnd_variant *variant, struct attnd_fault *faul
             take_float(&variant->rope_high_freq_factor, 4.0f, ATTND_F_ROPE_HIGH_FREQ_FACTOR, fault);
     if (!code && variant->rope_high_freq_factor < variant->rope_low_freq_factor)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_ROPE_HIGH_FREQ_FACTOR, 0,
-                               bits_of(variant->rope_high_freq_factor),
-                               bits_of(variant->rope_low_freq_factor));
+                               attnd_fault_float(variant->rope_high_freq_factor),
+                               attnd_fault_float(variant->rope_low_freq_factor));
     return code;
 }
 
@@ -149,6 +140,18 @@ static int check_table(struct attnd_variant_table *table, enum attnd_field field
     return 0;
 }
 
+static int check_tables(struct attnd_variant *variant, uint32_t *options, struct attnd_fault *fault)
+{
+    int code = 0;
+
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements)                                                       \
+    if (!code)                                                                                     \
+        code = check_table(&variant->member, ATTND_F_##field, ATTND_OPTION_##name, options, fault);
+#include "schemas/options.def"
+    return code;
+}
+
 static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *options,
                         struct attnd_fault *fault)
 {
@@ -159,14 +162,13 @@ static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *o
     if ((code = take_float(&variant->logits_soft_cap, 0.0f, ATTND_F_LOGITS_SOFT_CAP, fault)) ||
         (code = check_position(variant, dim, options, fault)) ||
         (code = check_scales(variant, options, fault)) ||
-        (code = check_table(&variant->sinks, ATTND_F_SINKS, ATTND_OPTION_SINKS, options, fault)) ||
         (code = check_table(&variant->mask, ATTND_F_MASK, ATTND_OPTION_MASK, options, fault)) ||
-        (code = check_table(&variant->kv_scales, ATTND_F_KV_SCALES, ATTND_OPTION_HEAD_SCALES,
-                            options, fault)))
+        (code = check_tables(variant, options, fault)))
         return code;
     if (variant->logits_soft_cap > SOFT_CAP_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LOGITS_SOFT_CAP, 0,
-                               bits_of(variant->logits_soft_cap), bits_of(SOFT_CAP_MAX));
+                               attnd_fault_float(variant->logits_soft_cap),
+                               attnd_fault_float(SOFT_CAP_MAX));
     if (variant->logits_soft_cap > 0.0f)
         *options |= ATTND_OPTION_SOFT_CAP;
     if (variant->fixed_split > INT32_MAX)

@@ -15,8 +15,8 @@
  */
 #include "service/objects/lease.h"
 
-#include "service/admission/admit.h"
 #include "schemas/attnd.pb-c.h"
+#include "service/admission/admit.h"
 
 #include <assert.h>
 #include <string.h>

@@ -138,7 +138,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
 void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object *object,
                         struct attnd_memory **tables)
 {
-    for (uint32_t i = 0; i < ATTND_VARIANT_TABLES; i++) {
+    for (uint32_t i = 0; i < ATTND_TABLES; i++) {
         if (object->tables[i])
             attnd_memory_unref(service, object->tables[i]);
         object->tables[i] = tables[i];
@@ -150,7 +150,7 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
 {
     assert(object->in_flight == 0);
     assert(object->prepared == 0);
-    struct attnd_memory *none[ATTND_VARIANT_TABLES] = {NULL};
+    struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
     attnd_plan_free(object->plan);

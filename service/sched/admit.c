@@ -67,7 +67,7 @@ static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
                               &to->u.prefix, &op->fault);
 }
 
-_Static_assert(ATTND_VARIANT_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
+_Static_assert(ATTND_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
 
 static int admit_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
 {

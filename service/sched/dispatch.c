@@ -42,7 +42,7 @@ static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op
     const struct attnd_pool *pool = op->plan->attachment->pool;
     int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);
     if (rc > 0)
-        rc = all_mapped(scheduler->maps, op->plan->tables, ATTND_VARIANT_TABLES, &op->fault);
+        rc = all_mapped(scheduler->maps, op->plan->tables, ATTND_TABLES, &op->fault);
     return rc <= 0 ? rc
                    : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
 }
