@@ -128,9 +128,13 @@ $(ROTATE): bench/engines/rotate.cu
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
 
-# Nothing but glibc and the driver has to be there: all other libraries are linked in, and cmocka,
-# which has no static one, comes along. `commit` says of what the figures will be.
+# Says and installs first what it needs here. On the GPU's machine nothing but glibc and the driver has
+# to be there: all other libraries are linked in, and cmocka, which has no static one, comes along.
+# `commit` says of what the figures will be.
 gpu-bundle:
+	@command -v '$(lastword $(NVCC))' >/dev/null || \
+	  { echo 'gpu-bundle: there is no nvcc, which is not among Debian'"'"'s packages' >&2; exit 1; }
+	@.ci/deps.sh bundle
 	@$(BUILD_SAYING) 'build of the bundle for a GPU' -j$(shell nproc) BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON='-l:liburing.a -l:libinih.a' \
 	  LDLIBS_JSON=-l:libjansson.a LDLIBS_SCREEN='-l:libncursesw.a -l:libtinfo.a' \

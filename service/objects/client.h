@@ -18,21 +18,21 @@ struct attnd_attachment;    /* pool.h */
 struct attnd_courier_line;  /* ipc/courier.h */
 struct attnd_plan_object;   /* planobj.h */
 struct attnd_prefix_handle; /* prefix/prefix.h */
-struct attnd_session_lanes; /* sched/lanes.h */
+struct attnd_client_lanes;  /* sched/lanes.h */
 struct attnd_mail;          /* prepared/prepared.h */
 
-enum attnd_session_state {
-    ATTND_SESSION_HELLO,   /* connected, nothing known */
-    ATTND_SESSION_MAPPING, /* segments sent, not yet sealed */
-    ATTND_SESSION_OPEN,
-    ATTND_SESSION_DYING /* gone; its work is being drained */
+enum attnd_client_state {
+    ATTND_CLIENT_HELLO,   /* connected, nothing known */
+    ATTND_CLIENT_MAPPING, /* segments sent, not yet sealed */
+    ATTND_CLIENT_OPEN,
+    ATTND_CLIENT_DYING /* gone; its work is being drained */
 };
 
 struct attnd_client {
     struct attnd_closing closing; /* first: of its segments, at the very end */
     struct attnd_service *service;
     uint32_t id;
-    enum attnd_session_state state;
+    enum attnd_client_state state;
     int socket;
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
@@ -78,12 +78,12 @@ struct attnd_client {
     struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
     struct attnd_prefix_handle *prefixes[ATTND_HANDLES_MAX];
 
-    struct attnd_session_lanes *lanes; /* sched's; NULL: not open */
-    struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
-    uint32_t weight;                   /* against other sessions'; 0: 1 */
-    uint32_t in_flight;                /* operations accepted and not completed */
-    uint32_t holds;                    /* HOLD commands that the worker has not acked */
-    struct attnd_session_stats stats;
+    struct attnd_client_lanes *lanes; /* sched's; NULL: not open */
+    struct attnd_mail *mail;          /* prepared's; NULL: no mailbox */
+    uint32_t weight;                  /* against other sessions'; 0: 1 */
+    uint32_t in_flight;               /* operations accepted and not completed */
+    uint32_t holds;                   /* HOLD commands that the worker has not acked */
+    struct attnd_work_stats stats;
 };
 
 /** attnd_client_discards() - under whose name what it sent is closed (ipc/discard.h). */

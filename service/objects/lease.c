@@ -9,7 +9,7 @@
  *
  * held[] is kept as minus the count: a sign bit says "held", and those of all the pages of a batch
  * are collected by AND (attnd_admit_leased()). Admission looks them up while it copies the ids;
- * what it found holds at the set's turn too if the session gave up no lease meanwhile (releases).
+ * what it found holds at the set's step too if the session gave up no lease meanwhile (releases).
  *
  * Whoever attached for reading has one lease of a page in the pool's count, however often it found
  * the page, and of no more than half of the pages, all readers together. Otherwise readers could
@@ -19,8 +19,8 @@
  */
 #include "service/objects/lease.h"
 
-#include "ipc/admit.h"
 #include "schemas/attnd.pb-c.h"
+#include "service/admission/admit.h"
 
 #include <assert.h>
 #include <string.h>

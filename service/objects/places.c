@@ -2,7 +2,7 @@
  * places.c - the memory a run names: does it exist, is it large enough, may it be written?
  *
  * Handles are looked up when the run is submitted, and what they name is held until it is done: a
- * handle given out again meanwhile is another memory. The rest is checked at the run's turn,
+ * handle given out again meanwhile is another memory. The rest is checked at the run's step,
  * because how far q, o and lse reach depends on the batch that is in the plan then. Two handles of
  * one object are one object here, so an output is compared with inputs by object and byte range. An
  * output may not lie in any pool's planes either: a session that attached a pool for reading holds
@@ -10,7 +10,7 @@
  */
 #include "service/objects/places.h"
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 
 struct region {
     const struct attnd_memory *memory;

@@ -78,8 +78,7 @@ static enum attnd_plan_fusion fusion_of(const struct attnd_options *options)
 }
 
 static struct attnd_plan_limits plan_limits_of(const struct attnd_service *service,
-                                               const struct attnd_batch_limits *limits,
-                                               uint32_t heads_q)
+                                               const struct attnd_batch_limits *limits)
 {
     const struct attnd_worker_info *info = &service->queue->info;
     const struct attnd_rates *rates = &service->queue->rates;
@@ -89,7 +88,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
         .pages = limits->pages,
         .levels = limits->levels,
         .page_size = limits->page_size,
-        .heads_q = heads_q,
+        .heads_q = limits->heads_q,
         .heads_kv = limits->heads_kv,
         .fixed_split = limits->fixed_split,
         .target = {.tile_workers = info->tile_workers,
@@ -105,11 +104,11 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
-                         const struct attnd_batch_limits *limits, uint32_t heads_q,
-                         struct attnd_plan_object **out, struct attnd_fault *fault)
+                         const struct attnd_batch_limits *limits, struct attnd_plan_object **out,
+                         struct attnd_fault *fault)
 {
     struct attnd_queue *queue = client->service->queue;
-    const struct attnd_plan_limits plan_limits = plan_limits_of(client->service, limits, heads_q);
+    const struct attnd_plan_limits plan_limits = plan_limits_of(client->service, limits);
     uint64_t heap_bytes = attnd_plan_heap_bytes(&plan_limits);
     if (heap_bytes == 0)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PLAN, 0, 0, 0);
@@ -139,7 +138,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
 void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object *object,
                         struct attnd_memory **tables)
 {
-    for (uint32_t i = 0; i < ATTND_VARIANT_TABLES; i++) {
+    for (uint32_t i = 0; i < ATTND_TABLES; i++) {
         if (object->tables[i])
             attnd_memory_unref(service, object->tables[i]);
         object->tables[i] = tables[i];
@@ -161,7 +160,7 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
 {
     assert(object->in_flight == 0);
     assert(object->prepared == 0);
-    struct attnd_memory *none[ATTND_VARIANT_TABLES] = {NULL};
+    struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
     if (object->heap_offset_bytes)

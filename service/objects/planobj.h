@@ -7,8 +7,6 @@
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
-#define ATTND_VARIANT_TABLES 3 /* sinks, mask, scales */
-
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 
 /* The lengths that one operation reads. */
@@ -44,18 +42,18 @@ struct attnd_plan_object {
     uint64_t level_bytes;                           /* of these, what the batch's own levels save */
     uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
     uint32_t fused;        /* both classes of tiles are done at once */
-    struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
-    struct attnd_append_entry *append;                 /* planobj.c; [append_entries] */
-    uint32_t append_first, append_entries;             /* the last level's */
-    uint32_t kv_len_stride;                            /* between generations */
-    const int32_t *kv_pages, *kv_len;                  /* in the heap */
+    struct attnd_memory *tables[ATTND_TABLES]; /* of its variant, referenced; or NULL */
+    struct attnd_append_entry *append;         /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries;     /* the last level's */
+    uint32_t kv_len_stride;                    /* between generations */
+    const int32_t *kv_pages, *kv_len;          /* in the heap */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities, which count against
  * @client. Return: 0; -ATTND_E_RANGE; -ATTND_E_NO_MEMORY. */
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
-                         const struct attnd_batch_limits *limits, uint32_t heads_q,
-                         struct attnd_plan_object **out, struct attnd_fault *fault);
+                         const struct attnd_batch_limits *limits, struct attnd_plan_object **out,
+                         struct attnd_fault *fault);
 /** attnd_planobj_destroy() - only when in_flight is 0. */
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
 

@@ -8,7 +8,7 @@
  */
 #include "service/objects/pool.h"
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "ipc/closer.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/lease.h"

@@ -95,7 +95,7 @@ static const struct attnd_memory *unmapped(const struct attnd_prepared_runs *pre
     for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
         if (mapped(prepared_runs, prepared->memories[i]) <= 0)
             return prepared->memories[i];
-    for (uint32_t i = 0; i < ATTND_VARIANT_TABLES; i++)
+    for (uint32_t i = 0; i < ATTND_TABLES; i++)
         if (mapped(prepared_runs, prepared->plan->tables[i]) <= 0)
             return prepared->plan->tables[i];
     for (uint32_t i = 0; i < pool->memories_count; i++)
@@ -159,7 +159,7 @@ static enum readiness ready_publish(const struct attnd_prepared_runs *prepared_r
 {
     if (prepared_runs->maps->not_mapped == 0)
         return READY;
-    for (uint32_t i = 0; i < ATTND_VARIANT_TABLES; i++)
+    for (uint32_t i = 0; i < ATTND_TABLES; i++)
         if (mapped(prepared_runs, control->change->plan->tables[i]) == 0)
             return NOT_YET;
     return READY;

@@ -169,7 +169,7 @@ static void tell_refusal(const struct attnd_call *call)
 void attnd_call_deliver(struct attnd_call *call, int code)
 {
     struct attnd_client *client = call->client;
-    if (client->state == ATTND_SESSION_DYING)
+    if (client->state == ATTND_CLIENT_DYING)
         return;
     attnd_crash(ATTND_CRASH_DAEMON_REQUEST_SERVED);
     int rc = send_reply(call, code);

@@ -16,10 +16,10 @@
 /* Calls that are allowed at a time: before the handshake, between its two halves, after it. */
 struct call_entry {
     attnd_call_fn *serve;
-    uint32_t states; /* bit s: allowed in enum attnd_session_state s; and FOR_ROOT */
+    uint32_t states; /* bit s: allowed in enum attnd_client_state s; and FOR_ROOT */
 };
 
-#define IN(state) (1u << ATTND_SESSION_##state)
+#define IN(state) (1u << ATTND_CLIENT_##state)
 #define FOR_ROOT (1u << 31) /* root may call it even if it is not admitted */
 
 static const struct call_entry calls[] = {
@@ -118,9 +118,9 @@ int attnd_control_serve(struct attnd_client *client)
     if (client->again)
         return go_on(client);
     /* The datagram stays where it is. */
-    if (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client))
+    if (client->state == ATTND_CLIENT_OPEN && !attnd_sched_caught_up(client))
         return ATTND_CONTROL_AGAIN;
-    if (client->state == ATTND_SESSION_DYING)
+    if (client->state == ATTND_CLIENT_DYING)
         return 0;
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)

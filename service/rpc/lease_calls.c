@@ -103,7 +103,7 @@ void attnd_pages_freed(struct attnd_service *service, struct attnd_pool *pool)
         Attnd__Reply reply = ATTND__REPLY__INIT;
         struct attnd_call call = {
             .service = service, .client = client, .reply = &reply, .fault = &fault};
-        if (!client || !client->alloc_pool || client->state != ATTND_SESSION_OPEN)
+        if (!client || !client->alloc_pool || client->state != ATTND_CLIENT_OPEN)
             continue;
         uint32_t handle = client->alloc_pool;
         struct attnd_attachment *attachment = attnd_client_attachment(client, handle);

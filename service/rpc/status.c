@@ -104,7 +104,7 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->memory_bytes = client->used[ATTND_QUOTA_HOST] + client->device_memory_bytes;
     status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
-    status->dying = client->state == ATTND_SESSION_DYING;
+    status->dying = client->state == ATTND_CLIENT_DYING;
     status->weight = client->weight ? client->weight : 1;
     status->has_weight = 1;
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
@@ -176,7 +176,7 @@ static int add_pools(struct attnd_call *call, Attnd__Status *status)
 
 static int add_totals(struct attnd_call *call, Attnd__Status *status)
 {
-    const struct attnd_session_stats *totals = &call->service->totals;
+    const struct attnd_work_stats *totals = &call->service->totals;
 
     status->faults = attnd_call_alloc(call, ATTND_ERRORS_END * sizeof(Attnd__FaultCount *));
     if (!status->faults || fill_histogram(call, &status->latency, &totals->latency) < 0 ||
@@ -286,8 +286,8 @@ static void fill_worker(const struct attnd_data_status *data, const struct attnd
         status->device = service->options.device;
         status->has_device = 1;
         status->has_sms = status->has_sms_resident = status->has_mps = 1;
-        status->hand_over_us = data->hand_over_us;
-        status->has_hand_over_us = data->hand_over_us != 0;
+        status->switch_cost_us = data->switch_cost_us;
+        status->has_switch_cost_us = data->switch_cost_us != 0;
     }
     if (data->rates_source) {
         status->rates = text(data->rates_source);

@@ -3,7 +3,7 @@
  * on the way in.
  *
  * A slot is free as soon as it has become an operation, and the client may reuse its arena then. So
- * the copy is made before, whether the operation's turn comes at once or later: nothing here asks
+ * the copy is made before, whether the operation's step comes at once or later: nothing here asks
  * when. Memory of copies is kept and used again, so an engine whose sets are done at once costs no
  * allocation.
  */
@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static struct attnd_admitted *take_memory(struct attnd_session_lanes *session,
+static struct attnd_admitted *take_memory(struct attnd_client_lanes *session,
                                           struct attnd_fault *fault)
 {
     struct attnd_client *client = session->client;
@@ -30,7 +30,7 @@ static struct attnd_admitted *take_memory(struct attnd_session_lanes *session,
     return admitted;
 }
 
-static void give_memory(struct attnd_session_lanes *session, struct attnd_admitted *admitted)
+static void give_memory(struct attnd_client_lanes *session, struct attnd_admitted *admitted)
 {
     if (session->spare)
         attnd_admitted_free(session->client, admitted);
@@ -67,11 +67,11 @@ static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
                               &to->u.prefix, &op->fault);
 }
 
-_Static_assert(ATTND_VARIANT_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
+_Static_assert(ATTND_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
 
 static int begin_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_client *client = session->client;
     const struct attnd_attachment *attachment = op->plan->attachment;
     struct attnd_batch_limits limits = op->plan->limits;
@@ -86,7 +86,7 @@ static int begin_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
 
 static int begin_advance(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_client *client = session->client;
 
     return attnd_admit_advance_begin(&session->admission, attnd_client_arena(client),
@@ -123,7 +123,7 @@ static int begin(struct attnd_sched_op *op, struct attnd_admitted *to)
 /* Return: 1 there is more; 0 it is over; < 0. */
 static int go_on(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     int rc = attnd_admit_go(&session->admission, &op->fault);
 
     if (rc == 0 && op->sqe.opcode == ATTND_OP_PLAN_SET)
@@ -134,7 +134,7 @@ static int go_on(struct attnd_sched_op *op)
 
 void attnd_op_admit(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_admitted *admitted = take_memory(session, &op->fault);
     (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
     if (!admitted)
@@ -168,7 +168,7 @@ int attnd_op_admit_some(struct attnd_sched_op *op)
 
 void attnd_op_let_go(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     if (!op->admitted)
         return;
     session->admitted_bytes -= attnd_admitted_bytes(op->admitted);

@@ -1,12 +1,12 @@
 /*
- * change.c - the turn of a set or an advance: the operations that change a plan.
+ * change.c - the step of a set or an advance: the operations that change a plan.
  *
- * A plan that nobody can launch a run of is changed at once. Otherwise the turn comes up to three
+ * A plan that nobody can launch a run of is changed at once. Otherwise the step comes up to three
  * times: a HOLD is sent, the plan is changed, a PUBLISH is sent, and its ack is the end. What was
  * sent last stands in the operation.
  *
  * What takes long is planned by a thread of its own (planner.c): a large set, a long advance, one
- * that plans again. The turn goes on when that is done. Meanwhile operations of other lanes that
+ * that plans again. The step goes on when that is done. Meanwhile operations of other lanes that
  * want the plan wait.
  */
 #include "service/sched/lanes.h"
@@ -79,7 +79,7 @@ static void after_planning(void *context)
 /* Return: 1 the thread has it; 0 there is no thread. */
 static int lend(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_scheduler *scheduler = session->scheduler;
     if (!scheduler->planner && attnd_planner_new(scheduler->service->loop, after_planning,
                                                  scheduler, &scheduler->planner) < 0)
@@ -87,7 +87,7 @@ static int lend(struct attnd_sched_op *op)
     op->plan->planning = 1;
     op->begin_ns = attnd_sched_now(scheduler);
     op->job =
-        (struct attnd_planner_job){.turn = &session->planner_turn, .work = plan, .done = planned};
+        (struct attnd_planner_job){.last = &session->planned_last, .work = plan, .done = planned};
     attnd_planner_submit(scheduler->planner, &op->job);
     return 1;
 }
@@ -96,7 +96,7 @@ static int lend(struct attnd_sched_op *op)
  * more; 0. */
 static int check_leases(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_works *works = attnd_sched_works(session);
     int rc;
 
@@ -112,31 +112,31 @@ static int check_leases(struct attnd_sched_op *op)
     return 0;
 }
 
-/* The turn goes on like this where the batch is planned, or has a fault: DONE. */
-static enum attnd_turn plan_batch(struct attnd_sched_op *op)
+/* The step goes on like this where the batch is planned, or has a fault: DONE. */
+static enum attnd_step plan_batch(struct attnd_sched_op *op)
 {
     const struct attnd_batch_view *batch = &op->admitted->u.batch;
     if (check_leases(op))
-        return ATTND_TURN_MORE;
+        return ATTND_STEP_MORE;
     if (op->fault.code != 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
     if (work_of(batch) > INLINE_WORK && lend(op))
-        return ATTND_TURN_PLANNING;
+        return ATTND_STEP_PLANNING;
     (void)attnd_planobj_plan(op->plan, batch, &op->fault);
-    return ATTND_TURN_DONE;
+    return ATTND_STEP_DONE;
 }
 
-/* Is anybody in the way? Return: 1 the turn is over: @turn. */
-static int must_wait(struct attnd_sched_op *op, enum attnd_turn *turn)
+/* Is anybody in the way? Return: 1 the step is over: @step. */
+static int must_wait(struct attnd_sched_op *op, enum attnd_step *step)
 {
     const uint32_t busy = op->change.sent ? 0 : elsewhere(op);
-    *turn = ATTND_TURN_DONE;
+    *step = ATTND_STEP_DONE;
     if (busy)
         attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
     if (busy)
         return 1;
-    *turn = ATTND_TURN_SENT;
+    *step = ATTND_STEP_SENT;
     return !op->change.sent && attnd_prepared_hold(change_of(op));
 }
 
@@ -148,28 +148,28 @@ static void tell_found(struct attnd_sched_op *op)
     op->fault.value = (int64_t)found.bytes_saved;
 }
 
-enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
+enum attnd_step attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
-    enum attnd_turn turn;
+    enum attnd_step step;
 
     (void)attnd_sched_now(scheduler); /* the beginning, for the completion */
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (!op->begin_ns) { /* otherwise it was planned meanwhile */
-        if (op->cursor == 0 && must_wait(op, &turn))
-            return turn;
+        if (op->cursor == 0 && must_wait(op, &step))
+            return step;
         op->plan->filled = 0;
-        turn = op->fault.code == 0 ? plan_batch(op) : ATTND_TURN_DONE;
-        if (turn != ATTND_TURN_DONE)
-            return turn;
+        step = op->fault.code == 0 ? plan_batch(op) : ATTND_STEP_DONE;
+        if (step != ATTND_STEP_DONE)
+            return step;
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
     (void)attnd_prepared_was_set(change_of(op), &op->fault);
     if (op->fault.code == 0)
         tell_found(op);
-    return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
+    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
 }
 
 static int is_long(const struct attnd_sched_op *op)
@@ -183,7 +183,7 @@ static int is_long(const struct attnd_sched_op *op)
 }
 
 /* It is planned, or has a fault. */
-static enum attnd_turn end_advance(struct attnd_sched_op *op)
+static enum attnd_step end_advance(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
 
@@ -191,12 +191,12 @@ static enum attnd_turn end_advance(struct attnd_sched_op *op)
     if (op->generation == ATTND_NONE)
         (void)attnd_prepared_was_set(change_of(op), &op->fault);
     else if (op->fault.code != 0 && !op->change.sent)
-        return ATTND_TURN_DONE;
-    return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
+    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
 }
 
 /* Nobody is in the way. */
-static enum attnd_turn advance(struct attnd_sched_op *op, uint32_t generation)
+static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
 {
     const struct attnd_advance_view *view = &op->admitted->u.advance;
 
@@ -204,7 +204,7 @@ static enum attnd_turn advance(struct attnd_sched_op *op, uint32_t generation)
     op->generation = generation;
     if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0) {
         if (is_long(op) && lend(op))
-            return ATTND_TURN_PLANNING;
+            return ATTND_STEP_PLANNING;
         (void)attnd_planobj_plan_advance(op->plan, view, generation, &op->fault);
     }
     return end_advance(op);
@@ -213,34 +213,34 @@ static enum attnd_turn advance(struct attnd_sched_op *op, uint32_t generation)
 /* An advance into keys that are read once for several requests: as a set, of what is there. Runs of
  * other lanes read its tiles until they are over. Another lane's advance that would do the same
  * waits like this one, and is not waited for. */
-static enum attnd_turn unshare(struct attnd_sched_op *op)
+static enum attnd_step unshare(struct attnd_sched_op *op)
 {
     if (!op->change.sent && attnd_lane_users(op))
-        return ATTND_TURN_BLOCKED;
+        return ATTND_STEP_BLOCKED;
     if (!op->change.sent && attnd_prepared_hold(change_of(op)))
-        return ATTND_TURN_SENT;
+        return ATTND_STEP_SENT;
     return advance(op, ATTND_NONE);
 }
 
-enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
+enum attnd_step attnd_change_advance(struct attnd_sched_op *op)
 {
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (op->begin_ns) /* it was planned meanwhile */
         return end_advance(op);
     int taken = op->plan->planning || (!op->change.sent && attnd_prepared_taken(op->plan));
     if (taken && op->fault.code == 0)
-        return ATTND_TURN_BLOCKED;
+        return ATTND_STEP_BLOCKED;
     if (!taken && !op->plan->filled)
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
     if (op->fault.code != 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (attnd_planobj_unshares(op->plan, &op->admitted->u.advance))
         return unshare(op);
     const int generation = attnd_planobj_free_generation(op->plan);
     if (generation < 0)
         return attnd_prepared_stale(op->plan) && attnd_prepared_hold(change_of(op))
-                   ? ATTND_TURN_SENT
-                   : ATTND_TURN_BLOCKED;
+                   ? ATTND_STEP_SENT
+                   : ATTND_STEP_BLOCKED;
     return advance(op, (uint32_t)generation);
 }

@@ -30,7 +30,7 @@ static int drop_one(struct attnd_lane *lane)
 }
 
 /* One operation more. Return: 1 there is more. */
-static int close_some(struct attnd_session_lanes *session)
+static int close_some(struct attnd_client_lanes *session)
 {
     if (session->close_lane < ATTND_LANES_MAX) {
         session->close_lane += !drop_one(&session->lane[session->close_lane]);
@@ -41,23 +41,23 @@ static int close_some(struct attnd_session_lanes *session)
 
 int attnd_session_close_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, close_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, close_work));
     struct attnd_scheduler *scheduler = session->scheduler;
 
     while (close_some(session))
         if (attnd_work_spent(&scheduler->service->works))
             return 1;
     session->closed = 1;
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */
     attnd_lane_retry(scheduler);
     return 0;
 }
 
-static void stop_works(struct attnd_session_lanes *session)
+static void stop_works(struct attnd_client_lanes *session)
 {
     struct attnd_works *works = attnd_sched_works(session);
 
@@ -71,7 +71,7 @@ static void stop_works(struct attnd_session_lanes *session)
 
 void attnd_sched_close(struct attnd_client *client)
 {
-    struct attnd_session_lanes *session = client->lanes;
+    struct attnd_client_lanes *session = client->lanes;
     if (!session) {
         client->service->scheduler->events.drained(client); /* it never came to operations */
         return;
@@ -82,7 +82,7 @@ void attnd_sched_close(struct attnd_client *client)
     session->closing = 1;
     scheduler->dirty_count -= (uint32_t)session->dirty;
     scheduler->open_busy -= session->dispatched > 0;
-    struct attnd_session_lanes *last = scheduler->open[--scheduler->open_count];
+    struct attnd_client_lanes *last = scheduler->open[--scheduler->open_count];
     scheduler->open[session->index] = last;
     last->index = session->index;
     stop_works(session);

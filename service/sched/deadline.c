@@ -57,7 +57,7 @@ static int cancel_in(struct attnd_lane *lane, uint64_t user_data, int *ended)
     return 1;
 }
 
-int attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data)
+int attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data)
 {
     int ended = attnd_prefix_cancel(session, user_data), all = 1;
 
@@ -85,9 +85,9 @@ static void expire(struct attnd_sched_op *op)
 
 int attnd_deadline_expire_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, expire_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, expire_work));
     struct attnd_works *works = attnd_sched_works(session);
     struct attnd_sched_op *op;
 
@@ -106,7 +106,7 @@ int attnd_deadline_expire_go(struct attnd_work *work)
 }
 
 /* Return: the earliest deadline of the session that has not passed. */
-static uint64_t look_for_late(struct attnd_session_lanes *session, uint64_t now_ns)
+static uint64_t look_for_late(struct attnd_client_lanes *session, uint64_t now_ns)
 {
     const struct attnd_sched_op *op = attnd_deadlines_first(&session->deadlines);
 
@@ -120,7 +120,7 @@ static uint64_t look_for_late(struct attnd_session_lanes *session, uint64_t now_
 }
 
 /* Looks less and less often at a ring whose owner does not read. */
-static uint64_t look_again(struct attnd_session_lanes *session, uint64_t now_ns)
+static uint64_t look_again(struct attnd_client_lanes *session, uint64_t now_ns)
 {
     if (!session->stall_ns)
         return UINT64_MAX;
@@ -136,7 +136,7 @@ static void fire(void *context)
     scheduler->timer_ns = UINT64_MAX;
 
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
-        struct attnd_session_lanes *session = scheduler->open[i];
+        struct attnd_client_lanes *session = scheduler->open[i];
         uint64_t deadline_ns = look_for_late(session, now_ns);
         uint64_t look_ns = look_again(session, now_ns);
         next_ns = deadline_ns < next_ns ? deadline_ns : next_ns;

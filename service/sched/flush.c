@@ -25,7 +25,7 @@ void attnd_sched_pause(struct attnd_scheduler *scheduler)
     scheduler->queue->accepting = 0;
 }
 
-void attnd_session_drain(struct attnd_session_lanes *session)
+void attnd_lanes_drain(struct attnd_client_lanes *session)
 {
     struct attnd_client *client = session->client;
     struct attnd_scheduler *scheduler = session->scheduler;
@@ -41,7 +41,7 @@ void attnd_session_drain(struct attnd_session_lanes *session)
 }
 
 /* May free the session; another has its place in the list then. */
-static void flush_session(struct attnd_session_lanes *session)
+static void flush_session(struct attnd_client_lanes *session)
 {
     struct attnd_client *client = session->client;
     if (!session->dirty)

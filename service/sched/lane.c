@@ -1,15 +1,14 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. Its turn ends in one of five ways: it is done, and
- * the next has its turn; the planner's thread has it; the worker has it, and the lane goes on when
- * it retires; the worker was sent a HOLD or PUBLISH of its plan, and it has another turn when that
- * is acked; or something is missing, and the lane stands in a line of the scheduler until that may
- * have changed. Runs that miss a slot or scratch stand in a line for all sessions (share.c),
- * and the first of it goes before all others, so a large run cannot be starved by small ones. An
- * operation that misses something of its own stands apart: an advance without a free generation
- * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
- * yet must not hold up the others.
+ * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the seven ways in
+ * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
+ * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
+ * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes
+ * before all others, so a large run cannot be starved by small ones. An operation that misses
+ * something of its own stands apart: an advance without a free generation must not hold up the runs
+ * that will free one, and a run whose memory the worker has not mapped yet must not hold up the
+ * others.
  *
  * An operation reads the lengths of its plan as they are when it is submitted, however long it
  * waits: they are pinned on its way in. Behind a set or an advance in its lane it reads what that
@@ -93,7 +92,7 @@ static int is_change(const struct attnd_sched_op *op)
            (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE);
 }
 
-/* Where the plan is being changed by another lane, the turn of the operation pins. */
+/* Where the plan is being changed by another lane, the step of the operation pins. */
 static void pin(struct attnd_sched_op *op)
 {
     struct attnd_plan_object *plan = op->plan;
@@ -112,7 +111,7 @@ static void leaves(struct attnd_lane *lane, const struct attnd_sched_op *op)
 
 uint32_t attnd_lane_users(const struct attnd_sched_op *op)
 {
-    const struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_client_lanes *session = op->lane->session;
     uint32_t users = 0;
     for (const struct attnd_lane *lane = session->lane; lane < session->lane + ATTND_LANES_MAX;
          lane++)
@@ -165,12 +164,12 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
     leaves(lane, op);
 }
 
-static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
+static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
 {
     if (op->prefix)
-        return attnd_prefix_turn(op);
+        return attnd_prefix_step(op);
     if (!op->plan)
-        return ATTND_TURN_DONE; /* refused on the way in */
+        return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
     case ATTND_OP_PLAN_SET:
         return attnd_change_set(op);
@@ -196,33 +195,33 @@ static void finish_head(struct attnd_lane *lane)
     attnd_complete(op, begin_ns, end_ns);
 }
 
-/* One turn of the head. */
-static void give_turn(struct attnd_lane *lane, enum attnd_turn turn)
+/* One step of the head. */
+static void end_step(struct attnd_lane *lane, enum attnd_step step)
 {
-    switch (turn) {
-    case ATTND_TURN_DONE:
+    switch (step) {
+    case ATTND_STEP_DONE:
         finish_head(lane);
         break;
-    case ATTND_TURN_MORE:
+    case ATTND_STEP_MORE:
         break;
-    case ATTND_TURN_DISPATCHED:
+    case ATTND_STEP_DISPATCHED:
         lane->state = ATTND_LANE_DISPATCHED;
         break;
-    case ATTND_TURN_WAIT:
+    case ATTND_STEP_WAIT:
         wait_in_line(lane);
         break;
-    case ATTND_TURN_BLOCKED:
+    case ATTND_STEP_BLOCKED:
         block(lane);
         break;
-    case ATTND_TURN_SENT:
+    case ATTND_STEP_SENT:
         lane->state = ATTND_LANE_SENT;
         lane->session->sent++;
         break;
-    case ATTND_TURN_PLANNING:
+    case ATTND_STEP_PLANNING:
         lane->state = ATTND_LANE_PLANNING;
         lane->session->planning++;
         break;
-    case ATTND_TURN_PARKED:
+    case ATTND_STEP_PARKED:
         attnd_lane_pop(lane);
         break;
     }
@@ -230,7 +229,7 @@ static void give_turn(struct attnd_lane *lane, enum attnd_turn turn)
 
 static void be_ready(struct attnd_lane *lane)
 {
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     lane->state = ATTND_LANE_READY;
     list_push(&session->ready, lane);
@@ -242,7 +241,7 @@ void attnd_lane_go(struct attnd_lane *lane)
     struct attnd_works *works = attnd_sched_works(lane->session);
 
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
-        give_turn(lane, take_turn(lane->head, 1));
+        end_step(lane, take_step(lane->head, 1));
         if (lane->state == ATTND_LANE_IDLE && lane->head && attnd_work_spent(works))
             be_ready(lane);
     }
@@ -250,9 +249,9 @@ void attnd_lane_go(struct attnd_lane *lane)
 
 int attnd_lane_ready_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, lanes_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, lanes_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     session->scheduler->now_ns = 0;
@@ -271,7 +270,7 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
     struct attnd_sched_op *op =
         (struct attnd_sched_op *)(void *)((char *)change - offsetof(struct attnd_sched_op, change));
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     if (attnd_prepared_acked(change, kind, session->closing))
         return;
@@ -282,13 +281,13 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 void attnd_lane_planned(struct attnd_sched_op *op)
 {
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     session->planning--;
     lane->state = ATTND_LANE_IDLE;
@@ -303,27 +302,27 @@ void attnd_lane_planned(struct attnd_sched_op *op)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = attnd_share_next(scheduler))) { /* runs: none is sent ahead */
-        enum attnd_turn turn = take_turn(lane->head, 0);
-        if (turn == ATTND_TURN_WAIT)
+    while ((lane = attnd_line_next(scheduler))) { /* runs: none is sent ahead */
+        enum attnd_step step = take_step(lane->head, 0);
+        if (step == ATTND_STEP_WAIT)
             return;
         attnd_lane_unlist(lane);
-        give_turn(lane, turn);
+        end_step(lane, step);
         attnd_lane_go(lane);
     }
 }
 
 int attnd_lane_retry_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, retry_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, retry_work));
 
     session->scheduler->now_ns = 0;
     /* Each blocked lane once: those still blocked come to stand behind the count. */
@@ -339,7 +338,7 @@ void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
     attnd_control_command_pump(scheduler->prepared_runs);
     for (uint32_t i = 0; i < scheduler->open_count && scheduler->blocked_count; i++) {
-        struct attnd_session_lanes *session = scheduler->open[i];
+        struct attnd_client_lanes *session = scheduler->open[i];
         if (session->blocked.count)
             attnd_work_start(&scheduler->service->works, &session->client->account,
                              &session->retry_work);

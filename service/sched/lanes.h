@@ -5,12 +5,12 @@
  *   submit.c        slot -> admitted operation at the tail of its lane
  *   admit.c         what an operation carries: copied and checked once, on the way in
  *   planner.c       a thread that fills large plans
- *   share.c         who is next in the line for run slots and scratch
- *   lane.c          the head of a lane has its turn: done at once, dispatched, or it waits
- *   change.c        the turn of a set or an advance of a plan
- *   prefix_turn.c   the turn of an operation on the prefix tree
+ *   line.c          who is next in the line for run slots and scratch
+ *   lane.c          the head of a lane takes a step: done at once, dispatched, or it waits
+ *   change.c        the step of a set or an advance of a plan
+ *   prefix_step.c   the step of an operation on the prefix tree
  *   parked.c        matches that wait, in no lane
- *   dispatch.c      a run's turn: places checked, run slot and scratch taken, command pushed
+ *   dispatch.c      a run's step: places checked, run slot and scratch taken, command pushed
  *   retire.c        the worker is done (or gone): slot and scratch back, the lane goes on
  *   complete.c      completion slots, notifications, operations back to their session
  *   results.c       what a completion has no room for
@@ -22,7 +22,7 @@
 #ifndef ATTND_SERVICE_SCHED_LANES_H
 #define ATTND_SERVICE_SCHED_LANES_H
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "service/objects/places.h"
 #include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
@@ -76,7 +76,7 @@ struct attnd_sched_op {
     uint32_t counted;             /* of those: foreign ones, or taken ones */
     uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
-    struct attnd_fault fault; /* code != 0: what the turn will bring */
+    struct attnd_fault fault; /* code != 0: what the step will bring */
 };
 
 enum attnd_lane_state {
@@ -90,7 +90,7 @@ enum attnd_lane_state {
 };
 
 struct attnd_lane {
-    struct attnd_session_lanes *session;
+    struct attnd_client_lanes *session;
     struct attnd_sched_op *head, *tail;
     struct attnd_lane *next; /* in session->waiting, blocked or ready */
     uint64_t since;          /* waiting: the smaller the number, the longer */
@@ -111,7 +111,7 @@ struct attnd_lane_list {
     uint32_t count;
 };
 
-struct attnd_session_lanes {
+struct attnd_client_lanes {
     struct attnd_client *client;
     struct attnd_scheduler *scheduler;
     uint32_t index;   /* in scheduler->open, while open */
@@ -124,7 +124,7 @@ struct attnd_session_lanes {
     uint32_t dispatched;          /* runs the worker has */
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
     uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
-    uint64_t planner_turn;        /* the planner's */
+    uint64_t planned_last;        /* the planner: when it had a job of this session last */
     uint64_t charged_bytes;       /* of the daemon's memory, for all this */
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
@@ -182,7 +182,7 @@ struct attnd_scheduler {
     uint64_t waited;        /* numbers for lanes that come into one */
     uint32_t blocked_count; /* lanes that are blocked, of all sessions */
     int moved;              /* slots that this sweep took out of rings */
-    struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
+    struct attnd_client_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
     struct attnd_planner *planner; /* NULL: nothing was large enough yet */
     struct attnd_watch *timer;
@@ -191,15 +191,15 @@ struct attnd_scheduler {
 };
 
 /* The outcome of an operation's turn. */
-enum attnd_turn {
-    ATTND_TURN_DONE,    /* complete it, with op->fault */
-    ATTND_TURN_MORE,    /* a part of it is done: it has another turn, behind others if need be */
-    ATTND_TURN_WAIT,    /* in line, for what all runs share */
-    ATTND_TURN_BLOCKED, /* apart, for something of its own */
-    ATTND_TURN_DISPATCHED,
-    ATTND_TURN_SENT,     /* it has another turn when the worker has answered */
-    ATTND_TURN_PLANNING, /* and when the planner's thread is done with it */
-    ATTND_TURN_PARKED    /* it has left the lane, which goes on, and completes by itself */
+enum attnd_step {
+    ATTND_STEP_DONE,    /* complete it, with op->fault */
+    ATTND_STEP_MORE,    /* a part of it is done: it has another turn, behind others if need be */
+    ATTND_STEP_WAIT,    /* in line, for what all runs share */
+    ATTND_STEP_BLOCKED, /* apart, for something of its own */
+    ATTND_STEP_DISPATCHED,
+    ATTND_STEP_SENT,     /* it has another turn when the worker has answered */
+    ATTND_STEP_PLANNING, /* and when the planner's thread is done with it */
+    ATTND_STEP_PARKED    /* it has left the lane, which goes on, and completes by itself */
 };
 
 /* ---- flush.c ---- */
@@ -208,15 +208,15 @@ enum attnd_turn {
  * into the scheduler. Sessions may be gone afterwards. */
 void attnd_sched_flush(struct attnd_scheduler *scheduler);
 
-/** attnd_session_drain() - if the worker has nothing of a closing session any more, it is over: the
+/** attnd_lanes_drain() - if the worker has nothing of a closing session any more, it is over: the
  * session is freed, and the event drained follows. */
-void attnd_session_drain(struct attnd_session_lanes *session);
+void attnd_lanes_drain(struct attnd_client_lanes *session);
 
 /** attnd_sched_now() - CLOCK_MONOTONIC, read at most once a piece. */
 uint64_t attnd_sched_now(struct attnd_scheduler *scheduler);
 
 /** attnd_sched_works() - the service's, and whose account a session's pieces are. */
-static inline struct attnd_works *attnd_sched_works(const struct attnd_session_lanes *session)
+static inline struct attnd_works *attnd_sched_works(const struct attnd_client_lanes *session)
 {
     return &session->scheduler->service->works;
 }
@@ -230,7 +230,7 @@ int attnd_session_close_go(struct attnd_work *work);
 
 /** attnd_submit_sweep() - consume what the session's ring holds and there is room for, until the
  * piece is over. Return: slots consumed. */
-int attnd_submit_sweep(struct attnd_session_lanes *session);
+int attnd_submit_sweep(struct attnd_client_lanes *session);
 /** attnd_submit_go() - the same, as the item of the ring. */
 int attnd_submit_go(struct attnd_work *work);
 
@@ -257,33 +257,33 @@ int attnd_lane_ready_go(struct attnd_work *work);
 int attnd_lane_retry_go(struct attnd_work *work);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
-/** attnd_lane_retry() - lanes that wait get their turn again, in order, as far as it goes. */
+/** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
 void attnd_lane_retry(struct attnd_scheduler *scheduler);
 
 /** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
 void attnd_lane_planned(struct attnd_sched_op *op);
 
-/* ---- share.c ---- */
+/* ---- line.c ---- */
 
-/** attnd_share_slot() - may the session take a run slot now? */
-int attnd_share_slot(const struct attnd_session_lanes *session);
-/** attnd_share_count() - the worker has @more runs of it, 1 or -1. */
-void attnd_share_count(struct attnd_session_lanes *session, int more);
-/** attnd_share_next() - whose turn it is in the line; NULL: nobody's. */
-struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler);
-/** attnd_share_in_line() - 1: a run that comes now has others before it. */
-int attnd_share_in_line(const struct attnd_session_lanes *session);
+/** attnd_line_slot() - may the session take a run slot now? */
+int attnd_line_slot(const struct attnd_client_lanes *session);
+/** attnd_line_count() - the worker has @more runs of it, 1 or -1. */
+void attnd_line_count(struct attnd_client_lanes *session, int more);
+/** attnd_line_next() - the lane that is next in the line; NULL: none. */
+struct attnd_lane *attnd_line_next(const struct attnd_scheduler *scheduler);
+/** attnd_line_is_before() - 1: a run that comes now has others before it. */
+int attnd_line_is_before(const struct attnd_client_lanes *session);
 
 /* ---- change.c ---- */
 
-/** attnd_change_set(), _advance() - the turn of a set or an advance of a plan. */
-enum attnd_turn attnd_change_set(struct attnd_sched_op *op);
-enum attnd_turn attnd_change_advance(struct attnd_sched_op *op);
+/** attnd_change_set(), _advance() - the step of a set or an advance of a plan. */
+enum attnd_step attnd_change_set(struct attnd_sched_op *op);
+enum attnd_step attnd_change_advance(struct attnd_sched_op *op);
 
-/* ---- prefix_turn.c ---- */
+/* ---- prefix_step.c ---- */
 
-/** attnd_prefix_turn() - of an operation on the prefix tree. DONE, MORE or PARKED. */
-enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op);
+/** attnd_prefix_step() - of an operation on the prefix tree. DONE, MORE or PARKED. */
+enum attnd_step attnd_prefix_step(struct attnd_sched_op *op);
 /** attnd_prefix_find() - a match, whose pages are leased, also of what comes back from the host.
  * @recalls: 0: blocks are brought back only behind one that is found. */
 struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *handle,
@@ -304,12 +304,12 @@ void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_
 int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
                       const struct attnd_tree_result *result);
 /** attnd_prefix_cancel() - end those of @user_data. Return: how many. */
-int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data);
+int attnd_prefix_cancel(struct attnd_client_lanes *session, uint64_t user_data);
 /** attnd_prefix_expire() - end one whose deadline has passed. */
 void attnd_prefix_expire(struct attnd_sched_op *op);
 /** attnd_prefix_close() - the session is closing: an operation more, until nothing of it waits or
  * is claimed any more. Return: 1 there is more; 0. */
-int attnd_prefix_close(struct attnd_session_lanes *session);
+int attnd_prefix_close(struct attnd_client_lanes *session);
 /** attnd_prefix_leave_go() - the item of matches that are over, and found too much. */
 int attnd_prefix_leave_go(struct attnd_work *work);
 /** attnd_prefix_wake_go() - the item of matches that are woken. */
@@ -318,10 +318,10 @@ int attnd_prefix_wake_go(struct attnd_work *work);
 /* ---- dispatch.c ---- */
 
 /**
- * attnd_dispatch_run() - the turn of an append, a run or a merge
+ * attnd_dispatch_run() - the step of an append, a run or a merge
  * @in_line: 1: lanes that wait go first; 0: this is the first of them
  */
-enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line);
+enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line);
 /** attnd_dispatch_release() - give back what a run held. */
 void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
@@ -345,12 +345,12 @@ void attnd_admitted_free(struct attnd_client *client, struct attnd_admitted *adm
 
 /** attnd_complete() - post op->fault (code 0: success) and free the operation; it is in no lane. */
 void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns);
-/** attnd_session_mark_dirty() - have the next flush look at the session. */
-void attnd_session_mark_dirty(struct attnd_session_lanes *session);
-/** attnd_session_break() - its indices are impossible: the next flush kills it. */
-void attnd_session_break(struct attnd_session_lanes *session);
+/** attnd_lanes_mark_dirty() - have the next flush look at the session. */
+void attnd_lanes_mark_dirty(struct attnd_client_lanes *session);
+/** attnd_lanes_break() - its indices are impossible: the next flush kills it. */
+void attnd_lanes_break(struct attnd_client_lanes *session);
 /** attnd_op_new() - an operation for a slot; its lane is the first until it is put in another. */
-struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
+struct attnd_sched_op *attnd_op_new(struct attnd_client_lanes *session,
                                     const struct attnd_sqe *sqe);
 /** attnd_op_free() - back to the session without a completion; it is in no lane. */
 void attnd_op_free(struct attnd_sched_op *op);
@@ -380,7 +380,7 @@ static inline void attnd_deadline_fault(struct attnd_sched_op *op)
 int attnd_deadline_start(struct attnd_scheduler *scheduler);
 /** attnd_deadline_cancel() - end operations of @session that carry @user_data, as many as the
  * piece has time for. Return: 1 all of them are ended; 0 some may be left. */
-int attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data);
+int attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data);
 /** attnd_deadline_expire_go() - the item of deadlines that have passed. */
 int attnd_deadline_expire_go(struct attnd_work *work);
 

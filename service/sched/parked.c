@@ -68,7 +68,7 @@ static void parked_free(struct attnd_client *client, struct attnd_prefix_parked 
 int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
                       const struct attnd_tree_result *result)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_client *client = session->client;
     uint64_t keys = view->blocks + (view->parent ? UINT64_C(1) : 0);
     uint64_t bytes = sizeof(struct attnd_prefix_parked) + keys * sizeof(*view->keys) +
@@ -113,7 +113,7 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
 
 static void unwake(struct attnd_prefix_parked *parked)
 {
-    struct attnd_session_lanes *session = parked->op->lane->session;
+    struct attnd_client_lanes *session = parked->op->lane->session;
 
     if (!parked->woken_link)
         return;
@@ -129,7 +129,7 @@ static void unwake(struct attnd_prefix_parked *parked)
 static struct attnd_sched_op *take_out(struct attnd_prefix_parked *parked)
 {
     struct attnd_sched_op *op = parked->op;
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
 
     attnd_tree_unwait(&parked->waiter);
     unwake(parked);
@@ -165,9 +165,9 @@ static int give_some(struct attnd_prefix_parked *parked)
 
 int attnd_prefix_leave_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, leave_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, leave_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     while (session->leaving) {
@@ -186,7 +186,7 @@ int attnd_prefix_leave_go(struct attnd_work *work)
 static struct attnd_sched_op *leave(struct attnd_prefix_parked *parked)
 {
     struct attnd_sched_op *op = take_out(parked);
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
 
     parked->attachment = op->prefix->attachment;
     parked->next = session->leaving;
@@ -197,7 +197,7 @@ static struct attnd_sched_op *leave(struct attnd_prefix_parked *parked)
 
 static void complete(struct attnd_prefix_parked *parked, enum attnd_prefix_stop stop)
 {
-    struct attnd_session_lanes *session = parked->op->lane->session;
+    struct attnd_client_lanes *session = parked->op->lane->session;
     uint32_t pages = parked->found * parked->block_pages;
     int fits = attnd_results_room(session, pages);
     uint64_t now_ns = attnd_sched_now(session->scheduler);
@@ -243,9 +243,9 @@ static int resume(struct attnd_prefix_parked *parked)
 
 int attnd_prefix_wake_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, wake_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, wake_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     session->scheduler->now_ns = 0;
@@ -260,7 +260,7 @@ int attnd_prefix_wake_go(struct attnd_work *work)
 /* A wake-up is paid for by the one that waited. */
 static void wake(struct attnd_prefix_parked *parked)
 {
-    struct attnd_session_lanes *session = parked->op->lane->session;
+    struct attnd_client_lanes *session = parked->op->lane->session;
 
     parked->goes_on = 0;
     parked->woken_next = NULL;
@@ -292,7 +292,7 @@ static void end_early(struct attnd_prefix_parked *parked, int code)
     attnd_complete(op, now_ns, now_ns);
 }
 
-int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data)
+int attnd_prefix_cancel(struct attnd_client_lanes *session, uint64_t user_data)
 {
     int ended = 0;
     for (struct attnd_prefix_parked *at = session->parked, *next; at; at = next) {
@@ -313,7 +313,7 @@ void attnd_prefix_expire(struct attnd_sched_op *op)
 /* Claims that one operation more of a closing session gives up. */
 #define CLAIMS_STEP 64u
 
-int attnd_prefix_close(struct attnd_session_lanes *session)
+int attnd_prefix_close(struct attnd_client_lanes *session)
 {
     const struct attnd_client *client = session->client;
 

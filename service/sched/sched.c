@@ -15,7 +15,7 @@
 
 static void mailbox_closed(struct attnd_client *client)
 {
-    attnd_session_drain(client->lanes);
+    attnd_lanes_drain(client->lanes);
 }
 
 int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps,
@@ -82,7 +82,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
 {
     struct attnd_scheduler *scheduler = client->service->scheduler;
     uint32_t ops = client->ring_entries;
-    struct attnd_session_lanes *session;
+    struct attnd_client_lanes *session;
     const uint64_t session_bytes =
         sizeof(*session) + ops * (sizeof(session->ops[0]) + sizeof(*session->deadlines.heap));
     const uint64_t bytes = session_bytes + ops * sizeof(*session->results.mark);
@@ -125,7 +125,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
 static void queue_rings(struct attnd_scheduler *scheduler)
 {
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
-        struct attnd_session_lanes *session = scheduler->open[i];
+        struct attnd_client_lanes *session = scheduler->open[i];
         struct attnd_client *client = session->client;
         if (!attnd_work_waits(&session->ring_work) && !attnd_consumer_empty(&client->sq))
             attnd_work_queue(&scheduler->service->works, &client->account, &session->ring_work);
@@ -154,7 +154,7 @@ int attnd_sched_sweep(void *context)
 
 int attnd_sched_caught_up(struct attnd_client *client)
 {
-    struct attnd_session_lanes *session = client->lanes;
+    struct attnd_client_lanes *session = client->lanes;
     const struct attnd_consumer *sq = &client->sq;
     if (!session->call_waits) {
         session->call_waits = 1;
@@ -163,7 +163,7 @@ int attnd_sched_caught_up(struct attnd_client *client)
     (void)attnd_retire_sweep(session->scheduler); /* it makes room */
     const int moved = attnd_submit_sweep(session);
     attnd_sched_flush(session->scheduler);
-    if (client->state != ATTND_SESSION_OPEN)
+    if (client->state != ATTND_CLIENT_OPEN)
         return 1;
     if (session->ready.head || session->leaving)
         return 0; /* what was submitted has its turn, in pieces */

@@ -4,7 +4,7 @@
  * The slot is copied once and only the copy is looked at. A slot stays in the ring while the
  * completion ring could not take its answer, or while operations that wait hold too many batches
  * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
- * becomes an operation and fails at its turn, so that a lane's completions come in its order.
+ * becomes an operation and fails at its step, so that a lane's completions come in its order.
  */
 #include "schemas/crash.h"
 #include "service/sched/lanes.h"
@@ -142,7 +142,7 @@ static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_o
     attnd_deadline_arm(scheduler, op->deadline_ns);
 }
 
-static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+static void begin_plan(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
     op->plan = check_plan(session->client, &op->sqe, &op->fault);
     if (!op->plan)
@@ -152,7 +152,7 @@ static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_o
     set_deadline(session->scheduler, op);
 }
 
-static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+static void begin_prefix(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
     op->prefix = check_prefix(session->client, &op->sqe, &op->fault);
     if (!op->prefix)
@@ -163,7 +163,7 @@ static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched
 }
 
 /* Into its lane, when all that it carries is here. Return: 1; 0 there is more of that. */
-static int enter(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+static int enter(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
     if (attnd_op_admit_some(op)) {
         session->entering = op;
@@ -176,7 +176,7 @@ static int enter(struct attnd_session_lanes *session, struct attnd_sched_op *op)
     return 1;
 }
 
-static int accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static int accept_op(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = attnd_op_new(session, sqe);
     int malformed = check_common(sqe, &op->fault) < 0;
@@ -202,7 +202,7 @@ static int is_cancel(const struct attnd_sqe *sqe)
 }
 
 /* Return: 1 it is taken; 0 there is more to do for it. */
-static int take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static int take_slot(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     if (session->entering)
         return enter(session, session->entering);
@@ -223,7 +223,7 @@ static uint64_t copies_max_bytes(const struct attnd_client *client)
 /* Is there a completion slot for this operation besides those in flight, and memory for its data?
  * A client that does not read its completions must not keep the daemon awake, and may fail to wake
  * it when it does: then, and only when no retire would, a timer looks again. */
-static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+static int has_room(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_client *client = session->client;
     if (is_cancel(sqe)) /* what it ends makes the room */
@@ -237,7 +237,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);
         if (space < 0) {
-            attnd_session_break(session);
+            attnd_lanes_break(session);
             return 0;
         }
         session->cq_room = (uint32_t)space;
@@ -257,7 +257,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
 
 /* The next slot, or the one that was begun: the client may have written another into its place.
  * Return: as attnd_consumer_peek(); 0 also if there is no room for it. */
-static int next_slot(struct attnd_session_lanes *session)
+static int next_slot(struct attnd_client_lanes *session)
 {
     if (session->takes)
         return 1;
@@ -265,7 +265,7 @@ static int next_slot(struct attnd_session_lanes *session)
     return rc > 0 && !has_room(session, &session->taking) ? 0 : rc;
 }
 
-int attnd_submit_sweep(struct attnd_session_lanes *session)
+int attnd_submit_sweep(struct attnd_client_lanes *session)
 {
     struct attnd_works *works = attnd_sched_works(session);
     int rc, moved = 0;
@@ -282,15 +282,15 @@ int attnd_submit_sweep(struct attnd_session_lanes *session)
         moved++;
     }
     if (rc < 0)
-        attnd_session_break(session);
+        attnd_lanes_break(session);
     return moved;
 }
 
 int attnd_submit_go(struct attnd_work *work)
 {
-    struct attnd_session_lanes *session =
-        (struct attnd_session_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_session_lanes, ring_work));
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, ring_work));
 
     session->scheduler->moved += attnd_submit_sweep(session);
     return 0; /* the next sweep looks at the ring again */

@@ -65,7 +65,7 @@ struct attnd_client *attnd_client_new(struct attnd_service *service, int socket)
     if (!client)
         return NULL;
     client->service = service;
-    client->state = ATTND_SESSION_HELLO;
+    client->state = ATTND_CLIENT_HELLO;
     client->socket = socket;
     client->pidfd = client->doorbell_fd = -1;
     client->notify_fd = client->notify_peer_fd = -1;
@@ -121,7 +121,7 @@ int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
     visitors_remove(client);
     *slot = client;
     client->id = ++client->service->next_session_id;
-    client->state = ATTND_SESSION_MAPPING;
+    client->state = ATTND_CLIENT_MAPPING;
     return 0;
 }
 
@@ -175,11 +175,11 @@ void attnd_client_opened(struct attnd_client *client)
 
 void attnd_client_end(struct attnd_client *client)
 {
-    enum attnd_session_state was = client->state;
+    enum attnd_client_state was = client->state;
 
-    if (was == ATTND_SESSION_DYING)
+    if (was == ATTND_CLIENT_DYING)
         return;
-    client->state = ATTND_SESSION_DYING;
+    client->state = ATTND_CLIENT_DYING;
     attnd_work_stop(&client->service->works, &client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
@@ -189,7 +189,7 @@ void attnd_client_end(struct attnd_client *client)
     attnd_client_unwatch(client, &client->doorbell_watch);
     attnd_client_unwatch(client, &client->hello_timer);
     attnd_client_unwatch(client, &client->read_timer);
-    if (was == ATTND_SESSION_OPEN)
+    if (was == ATTND_CLIENT_OPEN)
         attnd_sched_close(client);
     else
         attnd_client_drained(client);
@@ -197,7 +197,7 @@ void attnd_client_end(struct attnd_client *client)
 
 void attnd_client_kill(struct attnd_client *client, const char *why)
 {
-    if (client->state == ATTND_SESSION_DYING)
+    if (client->state == ATTND_CLIENT_DYING)
         return;
     attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
               (int)client->pid, attnd_client_name(client), why);
@@ -291,7 +291,7 @@ static void tell_end(const struct attnd_client *client)
 
 void attnd_client_drained(struct attnd_client *client)
 {
-    assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
+    assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
     client->end.go = end_go;
     attnd_work_start(&client->service->works, &client->account, &client->end);
 }

@@ -42,7 +42,7 @@ struct attnd_queue {
     struct attnd_heap heap;        /* offsets in the segment */
     struct attnd_worker_info info; /* private copy of what the worker said of itself */
     struct attnd_rates rates;      /* likewise; before the first worker: an option's, or zeros */
-    uint32_t hand_over_us;         /* likewise, as the head has it: kept for the next worker */
+    uint32_t switch_cost_us;       /* likewise, as the head has it: kept for the next worker */
     int retire_fd;                 /* eventfd that the worker writes; -1: futex on retire_tail */
 };
 

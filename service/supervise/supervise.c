@@ -130,7 +130,7 @@ static void on_control(void *context, uint32_t poll_events)
 {
     struct attnd_supervisor *supervisor = context;
     (void)poll_events;
-    if (attnd_talk_receive(supervisor))
+    if (attnd_messages_receive(supervisor))
         return;
     /* A worker that closes the socket is as good as dead: make sure of it. */
     supervisor->condemned = 1;
@@ -179,7 +179,7 @@ static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
     if (service->options.inject && strcmp(service->options.inject, "pins") != 0)
         service->options.inject = NULL; /* the next one is to live */
     supervisor->state = ATTND_WORKER_COMING_UP;
-    attnd_talk_send_due(supervisor);
+    attnd_messages_send_due(supervisor);
     return 0;
 }
 
@@ -237,7 +237,7 @@ static int await_ready(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
             return attnd_fault_set(fault, -ATTND_E_TIMEOUT, ATTND_F_NONE, 0, 0, 0);
         struct pollfd control = {.fd = supervisor->process.control, .events = POLLIN};
         (void)poll(&control, 1, (int)((deadline_ns - now_ns) / 1000000u) + 1);
-        if (!attnd_talk_receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
+        if (!attnd_messages_receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
             if (supervisor->fault.code == 0) {
                 attnd_log(ATTND_LOG_ERROR, "worker %d: left without a word: is it an attnd-worker?",
                           (int)supervisor->process.pid);

@@ -104,7 +104,7 @@ static int check(void)
                                &rig.run, &rig.fault);
 }
 
-/* The turn of the operation as it stands. Return: 0 or the fault's code. */
+/* The step of the operation as it stands. Return: 0 or the fault's code. */
 static int resolve(void)
 {
     memset(&rig.fault, 0, sizeof(rig.fault));

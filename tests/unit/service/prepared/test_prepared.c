@@ -412,7 +412,7 @@ static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **s
     uint32_t plan = prepared_rig_filled_plan();
     uint32_t prepared = prepare(plan, 0);
     attnd_client_end(client.daemon);
-    CHECK_EQUAL(client.daemon->state, ATTND_SESSION_DYING);
+    CHECK_EQUAL(client.daemon->state, ATTND_CLIENT_DYING);
     CHECK(client.daemon->mail != NULL);
     CHECK_EQUAL(stage.service.queue->runs[prepared].cancel, 1);
     struct attnd_command stop = prepared_rig_expect(ATTND_COMMAND_MAILBOX);

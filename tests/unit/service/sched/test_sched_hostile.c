@@ -252,7 +252,7 @@ static void a_worker_that_is_ready_twice_is_killed(void **state)
     supervisor->state = ATTND_WORKER_UP;
     stage.service.queue->head->info = stage.service.queue->info;
     CHECK_EQUAL(attnd_fdpass_send(pair[1], &ready, sizeof(ready), NULL, 0), 0);
-    CHECK_EQUAL(attnd_talk_receive(supervisor), 1);
+    CHECK_EQUAL(attnd_messages_receive(supervisor), 1);
     CHECK(supervisor->condemned);
     CHECK_EQUAL(waitpid(pid, &status, 0), pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
