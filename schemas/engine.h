@@ -53,6 +53,7 @@ ATTND_ASSERT_SIZE(attnd_engine_memory, 24);
 /* Sizes and places that libattnd-cuda allocates and copies by; a symbol of the module. */
 struct attnd_engine_facts {
     uint64_t session_bytes; /* of a session's block, which begins as zeros */
+    uint64_t resident_at;   /* in it: a worker kernel's first argument */
     uint64_t templates_at, templates_bytes;
     uint64_t memories_at; /* struct attnd_engine_memory [ATTND_MEMORIES_MAX] */
     uint64_t errors_at;   /* uint32 [ATTND_LANES_MAX]: the first failure since it was 0 */
@@ -60,7 +61,7 @@ struct attnd_engine_facts {
     uint64_t plan_bytes;  /* of a plan's block of one lane */
     uint64_t runs_max;
 };
-ATTND_ASSERT_SIZE(attnd_engine_facts, 64);
+ATTND_ASSERT_SIZE(attnd_engine_facts, 72);
 
 /* What a session's kernels have executed. */
 struct attnd_engine_counts {
@@ -77,26 +78,36 @@ struct attnd_kernel_facts {
 };
 ATTND_ASSERT_SIZE(attnd_kernel_facts, 16);
 
-/* A plan in a lane. */
+/* A worker kernel's last argument. */
+struct attnd_engine_launch {
+    uint64_t session, plan; /* blocks */
+    uint32_t slot;          /* of the prepared run */
+    uint32_t serial;        /* of the run in that slot, never 0 */
+    uint32_t lane;
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_engine_launch, 32);
+
+/* Where a plan in a lane lies: an argument of its refresh. */
 struct attnd_engine_plan {
     uint64_t image;  /* the daemon's, as the GPU sees it */
     uint64_t mirror; /* device memory: plan_bytes, and behind it arrival counters */
     uint64_t mirror_bytes;
     uint64_t scratch; /* of the lane */
     uint64_t scratch_bytes;
-    uint32_t lane;
-    uint32_t zero;
 };
-ATTND_ASSERT_SIZE(attnd_engine_plan, 48);
+ATTND_ASSERT_SIZE(attnd_engine_plan, 40);
 
 /* A prepared run. Memories are the session's numbers. */
 struct attnd_engine_run {
     struct attnd_heap_plane k, v; /* of the run's layer */
     struct attnd_place q, o, lse; /* lse.memory ATTND_NONE: not wanted */
     uint64_t plan;                /* the plan's block in the run's lane */
-    uint32_t slot, layer;
+    uint32_t slot, serial, layer;
     uint32_t page_size, pages, heads_kv;
     uint32_t dim_qk, dim_vo, kv_dtype;
+    uint32_t zero;
 };
+ATTND_ASSERT_SIZE(attnd_engine_run, 176);
 
 #endif

@@ -31,23 +31,25 @@ namespace attnd
 
 constexpr uint32_t ids_vector = 16 / sizeof(int32_t); /* page ids are copied by 16 bytes */
 
-/* One warp copies host -> device, 16 bytes a lane, eight loads in flight. Return: bytes moved. */
-__device__ __noinline__ uint64_t copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
+/* A warp, or @lanes threads, copy host -> device, 16 bytes a lane, eight loads in flight. Return:
+ * bytes moved. */
+inline __device__ __noinline__ uint64_t copy_in(char *to, const char *from, uint64_t bytes,
+                                                uint32_t lane, uint32_t lanes = 32)
 {
     uint4 *out = reinterpret_cast<uint4 *>(to);
     const uint4 *in = reinterpret_cast<const uint4 *>(from);
     uint64_t count = (bytes + 15) / 16;
-    for (uint64_t base = 0; base < count; base += 256) {
+    for (uint64_t base = 0; base < count; base += 8 * lanes) {
         uint4 part[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
+            uint64_t index = base + i * lanes + lane;
             if (index < count)
                 part[i] = peek16_sys(in + index);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
+            uint64_t index = base + i * lanes + lane;
             if (index < count)
                 out[index] = part[i];
         }

@@ -16,7 +16,7 @@
 
 #include "persistent/cuda/items/item.cuh"
 #include "persistent/cuda/machine/barrier.cuh"
-#include "persistent/cuda/state/resident.cuh"
+#include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
 
 namespace attnd
@@ -72,6 +72,8 @@ struct WorkSlots {
     uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
     uint32_t traced;      /* work before it has its records, or needs none */
     uint32_t over;        /* 1: the gang needs this worker no more */
+    EngineLaunch launch;  /* plan NULL: the service's */
+    RunEntry launched;    /* its run */
     Settings settings;
 };
 
@@ -96,7 +98,7 @@ __device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first)
 {
     uint32_t sm;
     asm("mov.u32 %0, %smid;" : "=r"(sm));
-    work->trace = 0;
+    work->trace = work->turn = 0;
     work->traced = first;
     for (int s = 0; s < work_slots; s++) {
         work->slot[s].place = 1u << 16 | sm;

@@ -362,6 +362,12 @@ __device__ __forceinline__ void fence_cta()
     __threadfence_block();
 }
 
+/* All kernels in front of this one in its stream are over, and what they stored is seen. */
+__device__ __forceinline__ void grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 /* Bytes that generic loads and copies wrote to shared memory become visible to wgmma and TMA. */
 __device__ __forceinline__ void fence_proxy_async()
 {

@@ -8,14 +8,13 @@
 #include "persistent/cuda/machine/atomics.cuh"
 #include "persistent/cuda/machine/copy.cuh"
 #include "schemas/abi.h"
+#include "schemas/tensor_maps.h"
 
 namespace attnd
 {
 
-/* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
- * for K of 16, 32, 64. The last: for latents, 9 panels of 16 tokens. */
-constexpr uint32_t map_dims = 3, map_heights = 3, map_latents = map_dims * (1 + map_heights),
-                   map_templates = map_latents + 1, latent_box_rows = 16;
+constexpr uint32_t map_dims = ATTND_MAP_DIMS, map_latents = ATTND_MAP_LATENTS,
+                   map_templates = ATTND_MAP_TEMPLATES, latent_box_rows = 16;
 /* In the last dimension of a map of K, where nothing is. */
 constexpr uint32_t unit_absent = 0x7fffffff;
 

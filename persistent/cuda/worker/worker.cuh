@@ -254,12 +254,13 @@ __device__ __forceinline__ bool comes_late(const Resident *resident, uint32_t ga
 __device__ __forceinline__ void gang_ends(uint32_t block)
 {
     if (block == 0)
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        grid_wait();
 }
 
 template <typename T, int D, typename Policy>
 __global__ void __launch_bounds__(resident_threads, 1)
-    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
+    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang,
+                    EngineLaunch launch)
 {
     asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
@@ -267,8 +268,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
     if (threadIdx.x < sizeof(Settings) / 4)
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
-    else if (threadIdx.x == producer_threads - 1)
-        work->over = comes_late(resident, gang);
+    else if (threadIdx.x == producer_threads - 1) {
+        work->over = !launch.plan && comes_late(resident, gang);
+        work->launch = launch;
+    }
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = rehearsal_ring<D, Policy>();
     if (first_item<D> != 0 && threadIdx.x / 32 == 1)
@@ -296,18 +299,21 @@ __global__ void __launch_bounds__(resident_threads, 1)
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const uint32_t warp = threadIdx.x / 32, worker = first_worker + blockIdx.x;
-        const bool rehearses = first_item<D> != 0 && warp == 1;
+        const bool rehearses = first_item<D> != 0 && warp == 1 && !launch.plan;
         if (warp == 0 && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
         if (warp == 0 || rehearses) {
             FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
-            if (!rehearses)
+            if (!rehearses && !launch.plan)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
                 publish_gpu(&resident->guests_there, gang);
             fetch_work<D, Policy>(&fetch, rehearses);
         }
-        if (warp == 0) {
+        if (warp == 0 && launch.plan) {
+            if (threadIdx.x == 0)
+                engine_leave(resident, variant);
+        } else if (warp == 0) {
             worker_leave(resident, worker);
             gang_ends(blockIdx.x);
         } else if constexpr (D == latent_dim) {
