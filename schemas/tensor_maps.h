@@ -2,8 +2,8 @@
  * tensor_maps.h - the shapes of the tensor maps by which kernels copy pages, one for each template.
  *
  * A map must be encoded by the driver's library, on the host. Where planes lie, and how long they
- * are, is replaced on the device (map_run() in persistent/cuda/dispatch/resolve.cuh), so the numbers
- * here that are no box are only ones that the library accepts.
+ * are, is replaced on the device (map_run() in persistent/cuda/dispatch/resolve.cuh), so the
+ * numbers here that are no box are only ones that the library accepts.
  */
 #ifndef ATTND_SCHEMAS_TENSOR_MAPS_H
 #define ATTND_SCHEMAS_TENSOR_MAPS_H

@@ -224,8 +224,8 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
     const uint64_t rows = uint64_t(head->partial_rows) * head->heads_q;
     const uint64_t outputs = (rows * 8 + 63) / 64 * 64, end = outputs + rows * head->dim_vo * 4;
     const uint64_t counters = uint64_t(head->merges) * head->heads_kv * 4;
-    words->arrivals = reinterpret_cast<uint32_t *>(plan->place.mirror + plan->place.mirror_bytes) -
-                      counters / 4;
+    words->arrivals =
+        reinterpret_cast<uint32_t *>(plan->place.mirror + plan->place.mirror_bytes) - counters / 4;
     words->states = reinterpret_cast<float *>(plan->place.scratch);
     words->outputs = reinterpret_cast<float *>(plan->place.scratch + outputs);
     words->group_reciprocal = reciprocal_of(head->group);
@@ -243,7 +243,8 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
 }
 
 /* Arrival counters of the plan, which lie at the end of its mirror: all threads. */
-__device__ __forceinline__ void refresh_counters(const EnginePlan *plan, const attnd_plan_head *head)
+__device__ __forceinline__ void refresh_counters(const EnginePlan *plan,
+                                                 const attnd_plan_head *head)
 {
     const uint32_t counters = head->merges * head->heads_kv;
     uint32_t *end = reinterpret_cast<uint32_t *>(plan->place.mirror + plan->place.mirror_bytes);
@@ -315,8 +316,7 @@ extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint
     settings->paths = 7;
 }
 
-extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session,
-                                                attnd_engine_run run)
+extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session, attnd_engine_run run)
 {
     if (threadIdx.x == 0)
         attnd::engine_resolve(session, run);

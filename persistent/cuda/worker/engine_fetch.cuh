@@ -115,9 +115,9 @@ inline __device__ __noinline__ void engine_leave(Resident *resident, uint32_t va
     const uint32_t failed = peek_gpu(&live->code);
     const EngineRun run = session->runs[launch.slot];
     const EngineDecision decision = launch.plan->decision;
-    const uint32_t code = failed                                                    ? failed
+    const uint32_t code = failed                                                   ? failed
                           : run.plan != launch.plan || run.serial != launch.serial ? ATTND_E_UNKNOWN
-                          : decision.code                                           ? decision.code
+                          : decision.code                                          ? decision.code
                           : !variant_executes(variant, decision.variant) ? ATTND_E_UNSUPPORTED
                           : *cta_stuck()                                 ? ATTND_E_TIMEOUT
                                                                          : 0;
