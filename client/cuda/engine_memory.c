@@ -37,7 +37,7 @@ static int register_host(void *address, uint64_t size_bytes, struct engine_memor
 
 static int find(struct attnd_engine *engine, uint32_t handle, struct engine_memory *memory)
 {
-    struct attnd_object object;
+    struct attnd_object object = {.handle = 0};
     CUdeviceptr address = 0;
     int rc = look_up(engine->session, handle, &object);
 

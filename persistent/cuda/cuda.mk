@@ -56,7 +56,8 @@ $(CUDA_VARIANT_OBJ): persistent/cuda/worker/variant.cu
 KERNEL_FILES := $(CUDA_VARIANTS:%=$(BUILD)/kernels/%.fatbin) $(BUILD)/kernels/engine.fatbin
 KERNEL_FILES := $(filter-out %/576_fp16_plain.fatbin %/576_bf16_plain.fatbin,$(KERNEL_FILES))
 $(BUILD)/kernels/engine.fatbin: $(BUILD)/obj/persistent/cuda/engine/engine.o
-$(BUILD)/kernels/%.fatbin: $(BUILD)/obj/persistent/cuda/worker/variant/%.o
+$(filter-out %/engine.fatbin,$(KERNEL_FILES)): $(BUILD)/kernels/%.fatbin: \
+    $(BUILD)/obj/persistent/cuda/worker/variant/%.o
 $(KERNEL_FILES):
 	@mkdir -p $(@D)
 	objcopy -O binary --only-section=.nv_fatbin $< $@

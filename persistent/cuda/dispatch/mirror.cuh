@@ -185,9 +185,9 @@ __device__ __forceinline__ uint64_t mirror_lengths(const PlanCopy &plan, uint32_
 /* Brings the mirror of a plan up to @version, which a command carries, for runs that read the
  * lengths of @generation. The daemon writes arrays, then versions, then the command: what they
  * cover is complete. The whole warp that takes commands. Return: what the mirror holds now. */
-__device__ __noinline__ Mirrored mirror_plan(Dispatch *dispatch, uint64_t plan_offset,
-                                             PlanVersion version, uint32_t generation,
-                                             uint32_t page_size)
+inline __device__ __noinline__ Mirrored mirror_plan(Dispatch *dispatch, uint64_t plan_offset,
+                                                    PlanVersion version, uint32_t generation,
+                                                    uint32_t page_size)
 {
     const Settings &settings = dispatch->settings;
     const uint32_t lane = threadIdx.x % 32;

@@ -59,7 +59,8 @@ __device__ __forceinline__ uint64_t unit_of(uint64_t page, uint64_t head)
  * dimension for head and page: both are counted in units. A row that is shorter than the loops'
  * ends with a panel, and what is behind it comes as zeros. Latents have no V of their own. One
  * thread. */
-__device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps)
+inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run,
+                                            ActiveRun *maps)
 {
     const attnd_plan_head &plan = run->plan;
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
@@ -176,9 +177,9 @@ __device__ __forceinline__ void fill_scales(attnd_plan_head *plan, const char *c
 /* Another plan than the last run's, or another version of it: brings its copy up to date, and fills
  * in what follows from it and from the pool's page size. @mirrored, @part: of look_up(). The whole
  * warp. */
-__device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
-                                        PlanVersion version, uint32_t generation,
-                                        uint32_t page_size, Mirrored mirrored, uint4 part)
+inline __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
+                                               PlanVersion version, uint32_t generation,
+                                               uint32_t page_size, Mirrored mirrored, uint4 part)
 {
     const Settings &settings = dispatch->settings;
     ActiveRun *build = &dispatch->build;

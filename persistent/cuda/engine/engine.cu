@@ -291,7 +291,8 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
 
 /* ---- the kernels ---- */
 
-extern "C" __device__ attnd_engine_facts attnd_engine_facts_here = {
+extern "C" {
+__device__ attnd_engine_facts attnd_engine_facts_here = {
     sizeof(attnd::EngineSession) + sizeof(attnd::Resident),
     sizeof(attnd::EngineSession),
     offsetof(attnd::EngineSession, templates),
@@ -302,6 +303,7 @@ extern "C" __device__ attnd_engine_facts attnd_engine_facts_here = {
     sizeof(attnd::EnginePlan),
     attnd::prepared_max,
 };
+}
 
 /* @session: zeros, but for templates and memories. */
 extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers)
