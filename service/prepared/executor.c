@@ -5,7 +5,7 @@
  * The engine needs a GPU and the kernels of the service's build. Where both are there it is the
  * faster way for one session alone, so it is what `auto` means there.
  */
-#include "schemas/engine.h"
+#include "schemas/executor.h"
 #include "service/prepared/internal.h"
 #include "service/supervise/kernels.h"
 
