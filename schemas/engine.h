@@ -15,13 +15,7 @@
 #define ATTND_SCHEMAS_ENGINE_H
 
 #include "schemas/abi.h"
-
-/* Who executes the launched runs of a session. */
-enum attnd_executor {
-    ATTND_EXECUTE_AUTO = 0,    /* what the service chooses */
-    ATTND_EXECUTE_ENGINE = 1,  /* a kernel that the engine's stream launches */
-    ATTND_EXECUTE_SERVICE = 2, /* the worker, which the stream rings */
-};
+#include "schemas/executor.h"
 
 /* In front of a plan's image. */
 struct attnd_plan_image {

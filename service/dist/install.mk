@@ -75,7 +75,7 @@ install: all install-man
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
 	  client/attnd_prefix.h client/attnd_tables.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
-	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
+	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
 	install -d $(DEST)/share/attnd
 	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system

@@ -8,6 +8,7 @@
  * A set that takes long is planned by a thread of its own (planner.c), and its turn goes on when
  * that is done. Meanwhile the plan is empty, and operations of other lanes that want it wait.
  */
+#include "service/objects/image.h"
 #include "service/sched/lanes.h"
 
 #include <stddef.h>
@@ -119,6 +120,13 @@ static void tell_found(struct attnd_sched_op *op)
     op->fault.value = (int64_t)found.bytes_saved;
 }
 
+/* The plan is another now, or empty. */
+static void was_set(struct attnd_sched_op *op)
+{
+    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write_set(op->lane->session->client, op->plan, op->fault.code);
+}
+
 enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -136,7 +144,7 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    was_set(op);
     if (op->fault.code == 0)
         tell_found(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
@@ -156,7 +164,7 @@ static enum attnd_turn unshare(struct attnd_sched_op *op)
     (void)attnd_sched_now(scheduler);
     (void)attnd_planobj_unshare(op->plan, &op->admitted->u.advance, scheduler->scratch.bytes,
                                 &op->fault);
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    was_set(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
 }
 
@@ -179,6 +187,8 @@ enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
                    : ATTND_TURN_BLOCKED;
     (void)attnd_sched_now(op->lane->session->scheduler);
     (void)attnd_planobj_advance(op->plan, &op->admitted->u.advance, &op->fault);
+    if (op->fault.code == 0)
+        attnd_image_write_advance(op->plan);
     if (op->fault.code != 0 && !op->change.sent)
         return ATTND_TURN_DONE;
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
