@@ -82,6 +82,7 @@ struct attnd_object {
     struct attnd_object *next;
     enum attnd_object_kind kind;
     uint32_t handle;
+    uint64_t serial; /* no other object of the session has or had it: a handle comes again */
     union {
         struct {
             struct attnd_shm shm; /* address NULL: not mapped here; fd: of device memory, else -1 */
@@ -149,6 +150,7 @@ struct attnd_session {
     /* Under objects_lock; handles come and go with call_lock held as well. */
     pthread_mutex_t objects_lock;
     struct attnd_object *objects;
+    uint64_t objects_added;
 
     /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
     struct attnd_stream_launcher *launcher;

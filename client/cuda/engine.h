@@ -28,6 +28,7 @@ struct engine_block {
 struct engine_memory {
     struct engine_memory *next;
     uint32_t handle;
+    uint64_t serial;  /* of the session's object: a handle may come to name another one */
     int mapped;       /* by this library */
     void *registered; /* host memory that this library registered; else NULL */
     struct attnd_engine_memory at;
@@ -50,6 +51,7 @@ struct engine_plan {
     struct attnd_shm shm;
     const struct attnd_plan_image *image;
     CUdeviceptr image_at;
+    uint32_t runs; /* resolved, of the plan */
     struct engine_lane *lanes;
 };
 
@@ -110,8 +112,6 @@ const struct engine_kernel *attnd_engine_kernel(struct attnd_engine *engine, uin
  * Return: 0; -ATTND_E_UNKNOWN; -ATTND_E_UNSUPPORTED (field memory): this process imported it by
  * attnd_memory_import() and has not said where it lies: attnd_cuda_export() does. */
 int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle);
-/** attnd_engine_memory_ends() - the handle is released, and may come to name another memory. */
-void attnd_engine_memory_ends(struct attnd_engine *engine, uint32_t handle);
 void attnd_engine_memories_end(struct attnd_engine *engine);
 
 /* ---- engine_plan.c ---- */

@@ -35,24 +35,23 @@ static int register_host(void *address, uint64_t size_bytes, struct engine_memor
     return attnd_engine_fault(result);
 }
 
-static int find(struct attnd_engine *engine, uint32_t handle, struct engine_memory *memory)
+static int find(struct attnd_engine *engine, const struct attnd_object *object,
+                struct engine_memory *memory)
 {
-    struct attnd_object object = {.handle = 0};
     CUdeviceptr address = 0;
-    int rc = look_up(engine->session, handle, &object);
 
-    if (rc < 0)
-        return rc;
-    memory->at.size_bytes = object.u.memory.size_bytes;
-    if (object.u.memory.origin.address) {
-        memory->at.address = object.u.memory.origin.address;
+    memory->handle = object->handle;
+    memory->serial = object->serial;
+    memory->at.size_bytes = object->u.memory.size_bytes;
+    if (object->u.memory.origin.address) {
+        memory->at.address = object->u.memory.origin.address;
         return 0;
     }
-    if (object.u.memory.kind == ATTND_MEMORY_HOST && object.u.memory.shm.address)
-        return register_host(object.u.memory.shm.address, object.u.memory.size_bytes, memory);
-    if (object.u.memory.shm.fd < 0)
-        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, handle, 0);
-    rc = attnd_cuda_map(engine->session, handle, &address);
+    if (object->u.memory.kind == ATTND_MEMORY_HOST && object->u.memory.shm.address)
+        return register_host(object->u.memory.shm.address, object->u.memory.size_bytes, memory);
+    if (object->u.memory.shm.fd < 0)
+        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, object->handle, 0);
+    int rc = attnd_cuda_map(engine->session, object->handle, &address);
     memory->at.address = address;
     memory->mapped = rc == 0;
     return rc;
@@ -76,18 +75,35 @@ static CUresult tell(const struct attnd_engine *engine, uint32_t handle,
     return result == CUDA_SUCCESS ? cuStreamSynchronize(engine->stream) : result;
 }
 
+/* Forgets what the handle named before. Return: 1: it names the same as then. */
+static int is_known(struct attnd_engine *engine, const struct attnd_object *object)
+{
+    for (struct engine_memory **link = &engine->memories; *link; link = &(*link)->next) {
+        struct engine_memory *memory = *link;
+        if (memory->handle != object->handle)
+            continue;
+        if (memory->serial == object->serial)
+            return 1;
+        *link = memory->next; /* no prepared run names it: the service has let it go */
+        release(memory);
+        return 0;
+    }
+    return 0;
+}
+
 int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle)
 {
-    for (const struct engine_memory *memory = engine->memories; memory; memory = memory->next)
-        if (memory->handle == handle)
-            return 0;
+    struct attnd_object object = {.handle = 0};
+    int rc = look_up(engine->session, handle, &object);
+
+    if (rc < 0 || is_known(engine, &object))
+        return rc;
     if (handle >= ATTND_MEMORIES_MAX)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_MEMORY, 0, handle, ATTND_MEMORIES_MAX - 1);
     struct engine_memory *memory = calloc(1, sizeof(*memory));
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
-    memory->handle = handle;
-    int rc = find(engine, handle, memory);
+    rc = find(engine, &object, memory);
     if (rc == 0)
         rc = attnd_engine_fault(tell(engine, handle, &memory->at));
     if (rc < 0) {
@@ -97,21 +113,6 @@ int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle)
     memory->next = engine->memories;
     engine->memories = memory;
     return 0;
-}
-
-void attnd_engine_memory_ends(struct attnd_engine *engine, uint32_t handle)
-{
-    static const struct attnd_engine_memory nowhere;
-
-    for (struct engine_memory **link = &engine->memories; *link; link = &(*link)->next) {
-        struct engine_memory *memory = *link;
-        if (memory->handle != handle)
-            continue;
-        *link = memory->next;
-        (void)tell(engine, handle, &nowhere);
-        release(memory);
-        return;
-    }
 }
 
 void attnd_engine_memories_end(struct attnd_engine *engine)

@@ -78,16 +78,25 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
     return plan;
 }
 
-void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle)
+static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
         struct engine_plan *plan = *link;
         if (plan->handle != handle)
             continue;
+        if (plan->runs) /* the service refuses this end */
+            return;
         *link = plan->next;
         free_plan(plan); /* its blocks go with the session: a graph may still name them */
         return;
     }
+}
+
+void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle)
+{
+    pthread_mutex_lock(&engine->lock);
+    drop_plan(engine, handle);
+    pthread_mutex_unlock(&engine->lock);
 }
 
 void attnd_engine_plans_end(struct attnd_engine *engine)

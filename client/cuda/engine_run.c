@@ -117,6 +117,7 @@ static struct engine_run *find_run(struct attnd_engine *engine, uint32_t prepare
         free(run);
         return NULL;
     }
+    run->plan->runs++;
     return engine->runs[slot] = run;
 }
 
@@ -189,6 +190,7 @@ void attnd_engine_unprepare(struct attnd_engine *engine, uint32_t prepared)
         void *arguments[] = {&engine->block, &slot};
         (void)attnd_engine_call(engine, engine->unprepare, 1, arguments);
         engine->runs[slot] = NULL;
+        run->plan->runs--;
         free(run);
     }
     pthread_mutex_unlock(&engine->lock);

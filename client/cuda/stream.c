@@ -45,6 +45,7 @@
 #include "client/cuda/device.h"
 #include "client/cuda/engine.h"
 #include "client/internal.h"
+#include "schemas/atomics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,27 @@ static void end_in_context(struct attnd_stream_launcher *launcher)
     (void)cuCtxPopCurrent(&context);
 }
 
+/* A prepared run or a plan ends. */
+static void prepared_ends(struct attnd_stream_launcher *launcher, uint32_t prepared)
+{
+    CUcontext context = NULL;
+
+    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+        return;
+    attnd_engine_unprepare(launcher->engine, prepared);
+    (void)cuCtxPopCurrent(&context);
+}
+
+static void plan_ends(struct attnd_stream_launcher *launcher, uint32_t plan)
+{
+    CUcontext context = NULL;
+
+    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+        return;
+    attnd_engine_plan_ends(launcher->engine, plan);
+    (void)cuCtxPopCurrent(&context);
+}
+
 /* Device scope reaches the worker only from its own GPU. */
 static int map_on_device(struct attnd_session *session, uint32_t memory, CUdeviceptr *address)
 {
@@ -315,11 +337,11 @@ static struct attnd_stream_launcher *make_launcher(struct attnd_session *session
     (void)cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
     *code = result == CUDA_SUCCESS ? 0 : driver_fault(result);
-    int by_engine = *code == 0 ? attnd_by_engine(session) : 0;
-    if (by_engine < 0)
-        *code = by_engine;
-    else if (*code == 0)
-        *code = by_engine ? open_engine(session, launcher) : open_rings(session, launcher);
+    if (*code == 0)
+        *code = attnd_mailbox_open(session);
+    if (*code == 0)
+        *code = attnd_observe32(&session->by_engine) ? open_engine(session, launcher)
+                                                     : open_rings(session, launcher);
     if (*code < 0) {
         end(launcher);
         launcher = NULL;
@@ -346,6 +368,8 @@ static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session
     if (kept == NULL) {
         kept = session->launcher = made;
         session->launcher_end = end_in_context;
+        session->prepared_ends = prepared_ends;
+        session->plan_ends = plan_ends;
     }
     pthread_mutex_unlock(&session->objects_lock);
     if (kept != made)
