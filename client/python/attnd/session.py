@@ -260,7 +260,11 @@ class Session:
         index = bisect.bisect_right(places, address, key=lambda place: place[0]) - 1
         if index < 0 or address + nbytes > places[index][1]:
             return None
-        return places[index][2]()
+        memory = places[index][2]()
+        if memory is None:  # it is gone, and another's mapping may be the same
+            self._places = [place for place in places if place[2]() is not None]
+            return self.find(address, nbytes)
+        return memory
 
     def place(self, described):
         """Where a tensor lies that describe() described: (memory handle, offset in bytes, what
