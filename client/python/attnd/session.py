@@ -130,12 +130,13 @@ class Operation:
 
 class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
-    @daemon_uid (this one, or root, if None). @tables_bytes: of `tables`."""
+    @daemon_uid (this one, or root, if None). @tables_bytes: of `tables`. @execute: who executes the
+    runs that a stream launches, "engine" or "service", or "auto", as the service thinks best."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
-        tables_bytes: int = 0,
+        tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
         args = _abi.OpenArgs(
             socket_path=os.fsencode(socket) if socket is not None else None,
@@ -143,6 +144,7 @@ class Session:
             ring_entries=ring_entries,
             arena_bytes=arena_bytes,
             tables_bytes=tables_bytes,
+            execute=_abi.EXECUTORS.index(execute),
         )
         if daemon_uid is not None:
             args.daemon_uid = c.pointer(c.c_uint32(daemon_uid))
@@ -204,7 +206,8 @@ class Session:
         """What the session is connected to: backend, isa, version and the like."""
         info = _abi.Info()
         checked(lib.attnd_info(self.native(), c.byref(info)))
-        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:-1]}
+        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:]}
+        found["executor"] = _abi.EXECUTORS[info.executor]  # "auto": nothing has been prepared yet
         found["gpu_uuid"] = bytes(info.gpu_uuid)
         return {
             k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
