@@ -123,7 +123,7 @@ struct Bench {
     uint64_t plane_bytes; /* K or V of one layer */
     uint64_t rows_bytes;  /* q of one layer */
     uint64_t o_bytes;     /* o of one layer */
-    char *kv, *q, *o;
+    char *kv, *q, *o, *weights;
     float *lse;
     attnd_plan *plan;
     std::vector<int32_t> page_ids;
@@ -467,18 +467,22 @@ double graph_us(cudaGraphExec_t graph, cudaStream_t stream, uint32_t rounds)
     return 1e3 * median(times);
 }
 
+constexpr uint64_t weights_bytes = 96ull << 20;
+
 cudaGraphExec_t capture(const Bench &b, OwnLaunches *own, cudaStream_t stream)
 {
+    const uint4 *weights = reinterpret_cast<const uint4 *>(b.weights);
+    uint32_t *word = reinterpret_cast<uint32_t *>(b.weights);
     cudaGraph_t graph;
     cudaGraphExec_t executable;
     MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     if (own)
         own->refresh(stream);
     for (uint32_t layer = 0; layer < 4 * b.shape.layers; layer++) {
-        engine_kernel<<<132, 256, 0, stream>>>(nullptr);
+        engine_kernel<<<132, 1024, 0, stream>>>(weights, weights_bytes / 16, word);
         if (own)
             MUST(own->launch(layer % b.shape.layers, stream));
-        engine_kernel<<<132, 256, 0, stream>>>(nullptr);
+        engine_kernel<<<132, 256, 0, stream>>>(weights, 0, word);
     }
     MUST(cudaStreamEndCapture(stream, &graph));
     MUST(cudaGraphInstantiate(&executable, graph, 0));
@@ -505,23 +509,25 @@ bool bench_engine(Bench &b, const Options &options, double device_us)
     for (uint32_t layer = 0; layer < s.layers; layer++)
         own.prepare(engine_run_of(b, layer));
     MUST(cudaDeviceSynchronize());
+    MUST(cudaMalloc(&b.weights, weights_bytes));
+    MUST(cudaMemset(b.weights, 0, weights_bytes));
     double us[2];
-    for (uint32_t early = 0; early < 2; early++) {
-        own.early = early;
+    cudaGraphExec_t without = capture(b, nullptr, b.streams[0]);
+    for (uint32_t way = 0; way < 2; way++) {
+        own.early = way;
         cudaGraphExec_t with = capture(b, &own, b.streams[0]);
-        cudaGraphExec_t without = capture(b, nullptr, b.streams[0]);
         const double whole = graph_us(with, b.streams[0], 12);
-        us[early] = (whole - graph_us(without, b.streams[0], 12)) / (4 * s.layers);
+        us[way] = (whole - graph_us(without, b.streams[0], 12)) / (4 * s.layers) - device_us;
         cudaGraphExecDestroy(with);
-        cudaGraphExecDestroy(without);
     }
+    cudaGraphExecDestroy(without);
+    cudaFree(b.weights);
     MUST(cudaDeviceSynchronize());
     const uint32_t code = own.error_of_lane();
     const float error = check(b);
-    printf("%-22s launched: in a graph %9.1f us, early %9.1f us; over the tiles %5.1f, %5.1f us  "
+    printf("%-22s launched behind a layer's weights, over the tiles: %5.1f us, early %5.1f  "
            "error %.1e lane %u%s\n",
-           s.name, us[0], us[1], us[0] - device_us, us[1] - device_us, double(error), code,
-           error < 6e-3f && !code ? "" : "  WRONG");
+           s.name, us[0], us[1], double(error), code, error < 6e-3f && !code ? "" : "  WRONG");
     fflush(stdout);
     own.close();
     return error < 6e-3f && !code;

@@ -59,7 +59,7 @@ ATTND_ASSERT_SIZE(attnd_engine_facts, 72);
 
 /* What a session's kernels have executed. */
 struct attnd_engine_counts {
-    uint64_t runs, tiles, busy_ns, kv_bytes;
+    uint64_t runs, tiles, busy_ns, zero;
 };
 ATTND_ASSERT_SIZE(attnd_engine_counts, 32);
 

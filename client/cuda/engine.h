@@ -120,9 +120,10 @@ void attnd_engine_memories_end(struct attnd_engine *engine);
 int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
                       struct engine_plan **plan, struct engine_lane **at);
 /** attnd_engine_refresh() - a refresh of the plan in front of a run in @stream, if one is wanted
- * there. Return: 0 and *@kernel, the number of the one that executes the plan; or a fault. */
+ * there. Return: 0 and *@kernel, the number of the one that executes the plan, *@captures, does the
+ * stream capture; or a fault. */
 int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
-                         struct engine_lane *at, CUstream stream, uint32_t *kernel);
+                         struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures);
 void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle);
 void attnd_engine_plans_end(struct attnd_engine *engine);
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define REFRESH_THREADS 512u
+#define REFRESH_SHARED_BYTES 512u
 #define IMAGE_SPIN_NS 100000u /* while the daemon writes, between two looks whether it lives */
 
 /* ---- the image ---- */
@@ -248,8 +249,8 @@ static int launch_refresh(struct attnd_engine *engine, const struct engine_plan 
                                       .scratch_bytes = engine->scratch[at->lane]->size_bytes};
     void *arguments[] = {&engine->block, &at->block, &place};
 
-    return attnd_engine_fault(cuLaunchKernel(engine->refresh, 1, 1, 1, REFRESH_THREADS, 1, 1, 0,
-                                             stream, arguments, NULL));
+    return attnd_engine_fault(cuLaunchKernel(engine->refresh, 1, 1, 1, REFRESH_THREADS, 1, 1,
+                                             REFRESH_SHARED_BYTES, stream, arguments, NULL));
 }
 
 static CUresult capture_of(CUstream stream, uint64_t *id)
@@ -266,7 +267,7 @@ static CUresult capture_of(CUstream stream, uint64_t *id)
 }
 
 int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
-                         struct engine_lane *at, CUstream stream, uint32_t *kernel)
+                         struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures)
 {
     struct image_view view;
     uint64_t capture;
@@ -274,6 +275,7 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
 
     if (result != CUDA_SUCCESS)
         return attnd_engine_fault(result);
+    *captures = capture != 0;
     int rc = view_image(engine->session, plan->image, &view);
     if (rc < 0)
         return rc;

@@ -121,8 +121,10 @@ static struct engine_run *find_run(struct attnd_engine *engine, uint32_t prepare
     return engine->runs[slot] = run;
 }
 
+/* @early: not in a graph, where it brings nothing, and its edge would be in the way of an engine
+ * that asks for edges in the plain way. */
 static int launch(struct attnd_engine *engine, const struct engine_run *run,
-                  const struct engine_kernel *kernel, CUstream stream)
+                  const struct engine_kernel *kernel, CUstream stream, int early)
 {
     CUdeviceptr resident = engine->block + engine->facts.resident_at;
     uint32_t number = kernel->number, first_worker = 0, gang = 1;
@@ -133,9 +135,8 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
                                            .serial = run->serial,
                                            .lane = run->lane};
     void *arguments[] = {&resident, &number, &first_worker, &gang, &launched};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value.programmaticStreamSerializationAllowed = 1};
-    const char *off = getenv("ATTND_NO_PDL");
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
     const CUlaunchConfig config = {.gridDimX = engine->workers,
                                    .gridDimY = 1,
                                    .gridDimZ = 1,
@@ -144,8 +145,8 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
                                    .blockDimZ = 1,
                                    .sharedMemBytes = kernel->shared_bytes,
                                    .hStream = stream,
-                                   .attrs = &early,
-                                   .numAttrs = off ? 0 : 1};
+                                   .attrs = &attribute,
+                                   .numAttrs = early};
 
     return attnd_engine_fault(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
 }
@@ -155,18 +156,18 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
 {
     const struct engine_kernel *kernel;
     uint32_t number;
-    int rc;
+    int rc, captures;
     struct engine_run *run = find_run(engine, prepared, &rc);
 
     if (run == NULL)
         return rc;
     if (run->lane != lane)
         return attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_LANE, 0, lane, run->lane);
-    rc = attnd_engine_refresh(engine, run->plan, run->at, stream, &number);
+    rc = attnd_engine_refresh(engine, run->plan, run->at, stream, &number, &captures);
     if (rc < 0)
         return rc;
     kernel = attnd_engine_kernel(engine, number, &rc);
-    return kernel ? launch(engine, run, kernel, stream) : rc;
+    return kernel ? launch(engine, run, kernel, stream, !captures) : rc;
 }
 
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)

@@ -92,6 +92,7 @@ inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun 
         map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
                   v.stride_head, run->pages, v.stride_page);
     run->box_rows = uint8_t(1u << log);
+    run->passes = 1;
 }
 
 /* Where a place points; refuses what the table does not hold. */
@@ -302,7 +303,7 @@ __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &bui
     build->kind = uint8_t(source.body->kind);
     build->page_size = source.page_size;
     build->pages = source.pages;
-    build->box_rows = 0;
+    build->box_rows = build->passes = 0;
     build->aligned = aligned;
 }
 

@@ -10,6 +10,7 @@
  * writes. The daemon may write the image meanwhile: then the copy begins anew.
  */
 #include "persistent/cuda/dispatch/resolve.cuh"
+#include "persistent/cuda/items/item.cuh"
 #include "persistent/cuda/state/engine.cuh"
 
 namespace attnd
@@ -104,7 +105,7 @@ __device__ __forceinline__ void engine_resolve(EngineSession *session, const att
 
 /* What a refresh found out, for all its threads. */
 struct Refresh {
-    uint32_t sequence, code, advance_version, generation, items;
+    uint32_t sequence, code, advance_version, generation, items, page_size;
     uint64_t set_version, scratch_bytes;
     uint32_t wanted; /* 0: the mirror is up to date */
     uint32_t many, again;
@@ -127,6 +128,7 @@ __device__ __forceinline__ bool refresh_look(EnginePlan *plan, const attnd_engin
     refresh->advance_version = b.x;
     refresh->generation = b.y;
     refresh->items = b.z;
+    refresh->page_size = b.w;
     refresh->scratch_bytes = uint64_t(c.w) << 32 | c.z;
     const EngineDecision now = plan->decision;
     refresh->wanted = refresh->code ? now.code != refresh->code
@@ -231,6 +233,7 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
     words->group_reciprocal = reciprocal_of(head->group);
     words->heads_reciprocal = reciprocal_of(head->heads_kv);
     plan->odd = head->q_pitch.row % 8 || head->q_pitch.head % 8;
+    plan->passes = refresh.many && refresh.page_size % 16 == 0;
     const uint32_t variant =
         variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
     uint32_t code = end > plan->place.scratch_bytes ? ATTND_E_NO_SPACE : 0;
@@ -240,6 +243,45 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
         code = ATTND_E_UNSUPPORTED;
     plan->decision = {code ? 0 : refresh.items, uint16_t(variant), uint16_t(refresh.generation),
                       code, 0};
+}
+
+/* First items. A warp each. */
+__device__ __forceinline__ void refresh_first(EnginePlan *plan, const Refresh &refresh,
+                                              uint32_t workers)
+{
+    extern __shared__ uint4 words[]; /* an ActiveRun without its maps */
+    const uint32_t lane = threadIdx.x % 32;
+    if (threadIdx.x < 32)
+        words[lane] = reinterpret_cast<const uint4 *>(plan->words)[lane];
+    __syncthreads();
+    ActiveRun *run = reinterpret_cast<ActiveRun *>(words);
+    if (threadIdx.x == 0) {
+        run->page_size = refresh.page_size;
+        run->page_reciprocal = reciprocal_of(refresh.page_size);
+        run->passes = uint8_t(plan->passes);
+    }
+    __syncthreads();
+    for (uint32_t worker = threadIdx.x / 32; worker < workers; worker += refresh_threads / 32) {
+        EngineFirst *first = &plan->first[worker];
+        if (worker >= refresh.items)
+            return;
+        const ItemPlace place = item_place(run, worker, workers);
+        const attnd_tile *tile = run->tiles + place.tile;
+        const uint32_t page = tile->kv_begin / run->page_size + lane;
+        first->pages[lane] =
+            page < tile->of_entry.page_count ? run->kv_pages[tile->of_entry.page_begin + page] : 0;
+        first->parts[lane] = lane < tile->first_merge.part_count
+                                 ? run->merge_parts[tile->first_merge.part_begin + lane]
+                                 : 0;
+        if (lane < sizeof(attnd_tile) / 4)
+            reinterpret_cast<uint32_t *>(&first->tile)[lane] =
+                reinterpret_cast<const uint32_t *>(tile)[lane];
+        if (lane == 0) {
+            first->kv_len =
+                run->kv_len[uint64_t(refresh.generation) * run->plan.entries_max + tile->entry];
+            first->kv_head = place.head;
+        }
+    }
 }
 
 /* Arrival counters of the plan, which lie at the end of its mirror: all threads. */
@@ -270,11 +312,21 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
             return false;
         refresh_counters(plan, head);
     }
+    const attnd_entry *entries =
+        reinterpret_cast<const attnd_entry *>(mirror + head->entries_offset_bytes);
+    if (threadIdx.x == 0)
+        refresh->many = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < head->entries; i += refresh_threads)
+        if (entries[i].row_count * head->group > 8)
+            refresh->many = 1;
     if (threadIdx.x < 32)
-        mirror_lengths(copy, refresh->generation, peek_sys(&image->page_size), fresh, threadIdx.x);
+        mirror_lengths(copy, refresh->generation, refresh->page_size, fresh, threadIdx.x);
     if (refresh_torn(plan, refresh))
         return false;
     refresh_words(session, plan, *refresh);
+    __syncthreads();
+    refresh_first(plan, *refresh, engine_resident(session)->workers);
     if (threadIdx.x == 0) {
         plan->set_version = refresh->set_version;
         plan->advance_version = refresh->advance_version;

@@ -15,12 +15,26 @@
 namespace attnd
 {
 
+/* SMs of a GPU, more than there are. */
+constexpr uint32_t engine_workers_max = 192;
+
 /* What decides about a launch, one vector. */
 struct alignas(16) EngineDecision {
     uint32_t items; /* 0: nothing is executed */
     uint16_t variant, generation;
     uint32_t code; /* ATTND_E_*: why nothing is; 0 */
     uint32_t zero;
+};
+
+/* All that a worker reads of the plan to begin with its first item, which is the one of its own
+ * number: found once, by a refresh, for the runs of all layers. */
+struct alignas(128) EngineFirst {
+    int32_t pages[32];  /* from the tile's first page on */
+    uint32_t parts[32]; /* of its first merge */
+    attnd_tile tile;
+    int32_t kv_len; /* of its entry */
+    uint32_t kv_head;
+    uint32_t zero[6];
 };
 
 /* A plan in a lane. */
@@ -30,9 +44,12 @@ struct alignas(128) EnginePlan {
     EngineDecision decision;
     uint64_t set_version; /* that the mirror holds; 0: nothing */
     uint32_t advance_version;
-    uint32_t odd; /* 1: rows of q do not keep 16-byte alignment */
+    uint16_t odd; /* 1: rows of q do not keep 16-byte alignment */
+    uint16_t
+        passes; /* as in ActiveRun: the plan's alone here, because first items follow from it */
     attnd_engine_plan place;
-    alignas(128) uint32_t left; /* workers that have left the run in flight */
+    alignas(128) uint32_t left; /* of a fused plan: workers that have left the run in flight */
+    EngineFirst first[engine_workers_max];
 };
 
 /* A prepared run, beside its ActiveRun. */

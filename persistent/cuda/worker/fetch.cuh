@@ -199,18 +199,24 @@ __device__ __forceinline__ bool one_plane(const ActiveRun *run)
 }
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
- * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
+ * code that the item fails with, 0: none. @known: its head, tile and words are. The whole warp.
+ * Return: the path that executes it. */
 template <int D, typename Policy>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
-                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled,
+                                          bool known, uint32_t tile, const ItemWords &words)
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
     const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
-    const ItemPlace place = item_place(run, index, settings.workers);
-    const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
+    ItemPlace place = {0, fetch->work->first_head};
+    uint32_t word = tile;
+    if (!known) {
+        place = item_place(run, index, settings.workers);
+        word = attends ? tile_word(run, place.tile, lane) : 0;
+    }
     const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
     if (lane == 0) {
         Item *item = &slot->item;
@@ -234,7 +240,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         return path_skip;
     if (!attends)
         return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
-    const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    const bool few = item_load<D>(&slot->item, run, word, lane, known, words) <= decode_rows<D>;
     const bool latents = D == latent_dim && paths >> 1 & 1 && one_plane(run);
     if (latents)
         item_cut_by_rows(&slot->item, run, lane);
@@ -307,12 +313,15 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool rehearses)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
         uint32_t cancelled = 0;
+        bool known = false;
+        uint32_t tile = 0;
+        ItemWords words = {};
         const uint32_t index = fetch->work->launch.plan
-                                   ? engine_take<D>(fetch, number, &entry)
+                                   ? engine_take<D>(fetch, number, &entry, &known, &tile, &words)
                                    : take_item<D>(fetch, number, &entry, &cancelled, rehearses);
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
+            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled, known, tile, words);
         if (rehearses)
             return;
         if (lane == 0) {
