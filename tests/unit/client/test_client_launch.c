@@ -26,7 +26,8 @@ static struct {
     uint32_t memory;
     Attnd__Executor executor;
     uint32_t opened, prepared, lane;
-    uint32_t wish; /* of the session */
+    int wished; /* the session has sent one */
+    uint32_t wish;
     int with_lse;
 } daemon_is;
 
@@ -54,6 +55,7 @@ static enum fake_verdict answer(struct fake_daemon *self, const Attnd__Request *
             reply->fds[reply->fd_count++] = fd;
         }
         daemon_is.opened++;
+        daemon_is.wished = request->mailbox_open->has_executor;
         daemon_is.wish = (uint32_t)request->mailbox_open->executor;
     } else if (request->call_case == ATTND__REQUEST__CALL_PREPARE) {
         attnd__prepare_reply__init(&prepare);
@@ -266,13 +268,16 @@ static void where_the_engine_executes_there_is_no_mailbox(void **state)
     CHECK_EQUAL(info.executor, ATTND_EXECUTE_ENGINE);
 }
 
-static void a_session_without_a_wish_sends_none(void **state)
+/* That is a wish, too: without the field the daemon takes it for one that knows only the service.
+ */
+static void a_session_that_does_not_say_leaves_it_to_the_service(void **state)
 {
     struct attnd_info info = {.size = sizeof(info)};
     (void)state;
     CHECK_OK(attnd_info(session, &info));
     CHECK_EQUAL(info.executor, ATTND_EXECUTE_AUTO);
     (void)prepared_mailbox();
+    CHECK_EQUAL(daemon_is.wished, 1);
     CHECK_EQUAL(daemon_is.wish, ATTND_EXECUTE_AUTO);
     CHECK_OK(attnd_info(session, &info));
     CHECK_EQUAL(info.executor, ATTND_EXECUTE_SERVICE);
@@ -325,7 +330,7 @@ int main(void)
         CASE(a_mailbox_on_the_gpu_is_not_rung_from_here),
         CASE(a_mailbox_that_makes_no_sense_ends_the_session),
         CASE(where_the_engine_executes_there_is_no_mailbox),
-        CASE(a_session_without_a_wish_sends_none),
+        CASE(a_session_that_does_not_say_leaves_it_to_the_service),
         CASE(an_executor_with_a_mailbox_ends_the_session),
         CASE(a_wait_without_end_ends_with_the_service),
     };
