@@ -77,7 +77,7 @@ install: all install-man
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
 	test ! -d $(BUILD)/kernels || \
-	  install -Dm644 -t $(DEST)/lib/attnd/kernels $(BUILD)/kernels/*.cubin
+	  install -Dm644 -t $(DEST)/lib/attnd/kernels $(BUILD)/kernels/*.fatbin
 	install -d $(DEST)/share/attnd
 	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system

@@ -57,7 +57,7 @@ static int open_at(const char *folder, const char *place, const char *name, uint
 {
     char path[PATH_MAX];
     struct stat status;
-    const int used = snprintf(path, sizeof(path), "%s/%s/%s.cubin", folder, place, name);
+    const int used = snprintf(path, sizeof(path), "%s/%s/%s.fatbin", folder, place, name);
 
     if (used < 0 || (size_t)used >= sizeof(path))
         return -1;

@@ -44,7 +44,7 @@ static void find_worker(char *path, size_t path_bytes)
 static void write_kernel(const char *name)
 {
     char path[200];
-    snprintf(path, sizeof(path), "%s/%s.cubin", kernels, name);
+    snprintf(path, sizeof(path), "%s/%s.fatbin", kernels, name);
     FILE *file = fopen(path, "w");
     CHECK(file != NULL && fprintf(file, "of %s", name) > 0 && fclose(file) == 0);
 }
@@ -78,7 +78,7 @@ static int teardown(void **state)
     (void)state;
     harness_stop(&harness);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        snprintf(path, sizeof(path), "%s/%s.cubin", kernels, names[i]);
+        snprintf(path, sizeof(path), "%s/%s.fatbin", kernels, names[i]);
         (void)unlink(path);
     }
     (void)rmdir(kernels);
