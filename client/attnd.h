@@ -61,7 +61,7 @@ struct attnd_open_args {
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
     uint64_t tables_bytes; /* of attnd_tables_memory(); with the arena at most 1 GiB; 0: none */
-    uint32_t execute;      /* enum attnd_executor: a wish for launched runs */
+    uint32_t execute;      /* enum attnd_executor: a wish for launched runs (attnd_launch.h) */
     uint32_t reserved0;    /* 0 */
 };
 

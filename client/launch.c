@@ -81,7 +81,7 @@ int attnd_mailbox_open(struct attnd_session *session)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
     call.request.mailbox_open = &message;
-    message.has_executor = session->execute != ATTND_EXECUTE_AUTO;
+    message.has_executor = 1;
     message.executor = (Attnd__Executor)session->execute;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);

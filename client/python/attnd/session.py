@@ -138,6 +138,8 @@ class Session:
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
         tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
+        if execute not in _abi.EXECUTORS:
+            raise ValueError(f"execute is one of {', '.join(_abi.EXECUTORS)}, not {execute!r}")
         args = _abi.OpenArgs(
             socket_path=os.fsencode(socket) if socket is not None else None,
             name=name.encode() if name else None,

@@ -358,6 +358,20 @@ static void an_advance_shows_its_lengths_and_the_pages_they_reach(void **state)
     expect_whole(image);
 }
 
+/* Its reserve is empty again, and other pages come there. */
+static void an_advance_after_another_set_shows_its_own_pages(void **state)
+{
+    const int32_t before[2] = {1990, 1991}, after[2] = {1992, 1993};
+    const struct attnd_batch_view batch = batch_of(0);
+    const struct attnd_plan_image *image = open_image();
+    (void)state;
+    CHECK_EQUAL(set(&batch, NULL), 0);
+    CHECK_EQUAL(advance_to(KEYS, KEYS + 2 * PAGE, before), 0);
+    CHECK_EQUAL(set(&batch, NULL), 0);
+    CHECK_EQUAL(advance_to(KEYS, KEYS + 2 * PAGE, after), 0);
+    expect_whole(image);
+}
+
 static void an_advance_that_fails_shows_nothing(void **state)
 {
     const struct attnd_batch_view batch = batch_of(0);
@@ -470,6 +484,7 @@ int main(void)
         CASE(a_set_that_fails_says_why_until_one_succeeds),
         CASE(tables_have_the_sessions_names),
         CASE(an_advance_shows_its_lengths_and_the_pages_they_reach),
+        CASE(an_advance_after_another_set_shows_its_own_pages),
         CASE(an_advance_that_fails_shows_nothing),
         CASE(lengths_of_a_placed_plan_come_with_those_of_other_levels),
         CASE(an_advance_that_plans_again_shows_everything),

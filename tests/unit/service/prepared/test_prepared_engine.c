@@ -36,7 +36,7 @@ static int setup(void **state)
     CHECK(mkdtemp(folder) != NULL);
     snprintf(worker, sizeof(worker), "%s/attnd-worker", folder);
     snprintf(kernels, sizeof(kernels), "%s/kernels", folder);
-    snprintf(engine, sizeof(engine), "%s/engine.cubin", kernels);
+    snprintf(engine, sizeof(engine), "%s/engine.fatbin", kernels);
     CHECK_EQUAL(mkdir(kernels, 0700), 0);
     FILE *file = fopen(engine, "w");
     CHECK(file != NULL && fputs("kernels", file) >= 0 && fclose(file) == 0);
@@ -298,7 +298,7 @@ static void without_kernel_files_the_engine_cannot(void **state)
     expect_refused(ATTND_EXECUTE_ENGINE);
     CHECK_EQUAL(attnd_executor_choose(&stage.service, ATTND_EXECUTE_AUTO, &mail, &fault), 0);
     CHECK_EQUAL(mail.by_engine, 0);
-    CHECK(strstr(mail.why, "engine.cubin") != NULL);
+    CHECK(strstr(mail.why, "engine.fatbin") != NULL);
 }
 
 static void a_wish_for_the_engine_of_a_worker_of_processors_is_refused_by_name(void **state)
