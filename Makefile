@@ -149,7 +149,7 @@ $(LIBATTND): $(LIBATTND_OBJ)
 	ar rcs $@ $^
 
 # The same for engines that load it, from Python for instance; the map says what they see of it.
-LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) \
+LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-z,defs -Wl,-soname,$(notdir $@) \
           -Wl,--version-script=client/libattnd.map $(filter %.o %.0,$^) -o $@
 $(LIBATTND_SO): $(LIBATTND_OBJ) client/libattnd.map
 	$(LINK_SO) $(LDLIBS_PB)

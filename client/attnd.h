@@ -28,6 +28,7 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/executor.h"
 #include "schemas/variant.h"
 #include "schemas/version.h"
 
@@ -67,6 +68,8 @@ struct attnd_open_args {
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
     uint64_t tables_bytes; /* of attnd_tables_memory(); with the arena at most 1 GiB; 0: none */
+    uint32_t execute;      /* enum attnd_executor: a wish for launched runs (attnd_launch.h) */
+    uint32_t reserved0;    /* 0 */
 };
 
 struct attnd_info {
@@ -80,7 +83,7 @@ struct attnd_info {
     char residency[16];   /* "shared", "exclusive", "elastic"; "": no GPU */
     uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
     uint32_t mps;         /* 1: the service shares it by MPS */
-    uint32_t reserved0;
+    uint32_t executor;    /* enum attnd_executor, of launched runs; 0: none has been prepared yet */
 };
 
 /**
@@ -95,7 +98,8 @@ struct attnd_info {
  * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
  * there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
- * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
+ * sessions: as many as it takes, or takes of one process); -ATTND_E_INVALID (executor, reserved);
+ * -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
 

@@ -135,7 +135,8 @@ extern "C" {
     X(KERNEL, 89, "kernel")                                                                        \
     X(ARGS, 90, "args")                                                                            \
     X(COMPLETIONS, 91, "completions")                                                              \
-    X(DIM_VO, 92, "dim_vo")
+    X(DIM_VO, 92, "dim_vo")                                                                        \
+    X(EXECUTOR, 93, "executor")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -60,6 +60,7 @@ struct attnd_options {
     const char *residency;    /* "auto", "shared", "exclusive", "elastic" */
     const char *cascade;      /* "off", "hint", "auto": equal leading pages that are read once */
     const char *fusion;       /* "off", "sm-split", "auto": both classes of tiles at once */
+    const char *execute;      /* "auto", "engine", "service": launched runs */
     const char *modules;      /* directory of kernels that were not built in; NULL: none */
     struct attnd_rates rates; /* that plans are made with; zeros: the worker measures them */
     const char *inject;       /* tests: a fault that the first worker makes; NULL: none */

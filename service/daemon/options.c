@@ -82,6 +82,7 @@ static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
 static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
 static const char *const cascades[] = {"off", "hint", "auto", NULL};
 static const char *const fusions[] = {"off", "sm-split", "auto", NULL};
+static const char *const executors[] = {"auto", "engine", "service", NULL};
 static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
 
 #define AT(member) offsetof(struct attnd_options, member)
@@ -97,6 +98,7 @@ static const struct {
              {KEY_RESIDENCY, "residency", residencies, AT(residency)},
              {KEY_CASCADE, "cascade", cascades, AT(cascade)},
              {KEY_FUSION, "fusion", fusions, AT(fusion)},
+             {KEY_EXECUTE, "execute", executors, AT(execute)},
              {KEY_INJECT, "inject", faults, AT(inject)}};
 
 /* 0..@most, into a uint32_t. */
@@ -382,6 +384,7 @@ void attnd_options_default(struct attnd_options *options)
                                       .residency = "auto",
                                       .cascade = "auto",
                                       .fusion = "auto",
+                                      .execute = "auto",
                                       .watchdog_s = 3,
                                       .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,

@@ -44,6 +44,11 @@ const struct argp_option attnd_option_list[] = {
      "(default: "
      "auto)",
      2},
+    {"execute", KEY_EXECUTE, "WHO", 0,
+     "Who executes the runs that an engine's stream launches, where the session does not say: "
+     "engine (a kernel in that stream), service (the worker), or auto: the engine where the worker "
+     "is a GPU's and the kernels' files are there (default: auto)",
+     2},
     {"rates", KEY_RATES, "LIST", 0,
      "What plans are made with: GFLOP/s of one worker, GB/s that one reads of the memory, GB/s of "
      "the L2, and GB/s of all together, with commas between them; or auto: what the first "

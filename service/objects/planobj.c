@@ -118,6 +118,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     object->attachment = attachment;
     object->limits = *limits;
+    object->image.fd = -1;
     object->heap_bytes = heap_bytes;
     object->charged_bytes = private_bytes(&plan_limits);
     object->tile_rows = plan_limits.target.rows_per_tile;
@@ -131,6 +132,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
         attnd_planobj_destroy(client->service, object);
         return rc;
     }
+    object->kv_len_stride = attnd_plan_shape(object->plan)->entries_max;
     *out = object;
     return 0;
 }
@@ -163,6 +165,8 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
+    attnd_shm_unmap(&object->image);
+    free(object->image_pages);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
     attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);
@@ -178,7 +182,6 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     object->append_entries = 0;
     object->kv_pages = (const void *)(base + head->kv_pages_offset_bytes);
     object->kv_len = (const void *)(base + head->kv_len_offset_bytes);
-    object->kv_len_stride = head->entries_max;
     object->append_first = 0;
     for (uint32_t i = 0; i < head->entries; i++) {
         const struct attnd_entry *entry = attnd_plan_entry(object->plan, i);

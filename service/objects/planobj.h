@@ -4,6 +4,7 @@
 #ifndef ATTND_SERVICE_OBJECTS_PLANOBJ_H
 #define ATTND_SERVICE_OBJECTS_PLANOBJ_H
 
+#include "ipc/shm.h"
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
@@ -32,6 +33,9 @@ struct attnd_plan_object {
     uint32_t prepared;                           /* runs that a mailbox launches */
     uint32_t published;                          /* bit g: launched runs may read generation g */
     struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
+    uint32_t kv_len_stride;                      /* between generations */
+    struct attnd_shm image; /* image.h; address NULL: no engine has asked for it */
+    uint32_t *image_pages;  /* [kv_len_stride]: page ids of each entry that it has */
 
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
@@ -45,7 +49,6 @@ struct attnd_plan_object {
     struct attnd_memory *tables[ATTND_TABLES]; /* of its variant, referenced; or NULL */
     struct attnd_append_entry *append;         /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;     /* the last level's */
-    uint32_t kv_len_stride;                    /* between generations */
     const int32_t *kv_pages, *kv_len;          /* in the heap */
 };
 

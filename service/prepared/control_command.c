@@ -49,7 +49,7 @@ static struct attnd_control_command step_up(struct attnd_prepared_runs *prepared
 
 void attnd_control_command_mail(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail)
 {
-    if (prepared_runs->lost || mail->due)
+    if (!attnd_mail_has_worker(prepared_runs, mail) || mail->due)
         return;
     mail->due = 1;
     line_up(prepared_runs,
@@ -60,7 +60,7 @@ void attnd_control_command_mail(struct attnd_prepared_runs *prepared_runs, struc
 void attnd_control_command_prepared(struct attnd_prepared_runs *prepared_runs,
                                     struct attnd_prepared *prepared)
 {
-    if (prepared_runs->lost || prepared->due)
+    if (!attnd_mail_has_worker(prepared_runs, prepared->mail) || prepared->due)
         return;
     prepared->due = 1;
     prepared->mail->runs_due++;
@@ -73,7 +73,7 @@ void attnd_control_command_prepared(struct attnd_prepared_runs *prepared_runs,
 void attnd_control_command_plan(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
                                 struct attnd_plan_change *change)
 {
-    assert(!prepared_runs->lost);
+    assert(attnd_mail_has_worker(prepared_runs, change->plan->prepared_runs->mail));
     line_up(prepared_runs, &(struct attnd_control_command){.kind = kind, .change = change});
 }
 

@@ -33,6 +33,8 @@ static void fill_prepared(Attnd__SessionStatus *status, const struct attnd_clien
 
     if (!attnd_prepared_status(client, &prepared))
         return;
+    status->executor = text(prepared.by_engine ? "engine" : "service");
+    status->executor_why = text(prepared.why);
     status->prepared = prepared.prepared;
     status->launches = prepared.launches;
     status->launch_busy_ns = prepared.busy_ns;

@@ -9,6 +9,7 @@
  * that plans again. The step goes on when that is done. Meanwhile operations of other lanes that
  * want the plan wait.
  */
+#include "service/objects/image.h"
 #include "service/sched/lanes.h"
 
 #include <stddef.h>
@@ -148,6 +149,13 @@ static void tell_found(struct attnd_sched_op *op)
     op->fault.value = (int64_t)found.bytes_saved;
 }
 
+/* The plan is another now, or empty. */
+static void was_set(struct attnd_sched_op *op)
+{
+    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write_set(op->lane->session->client, op->plan, op->fault.code);
+}
+
 enum attnd_step attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -166,7 +174,7 @@ enum attnd_step attnd_change_set(struct attnd_sched_op *op)
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    was_set(op);
     if (op->fault.code == 0)
         tell_found(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
@@ -189,8 +197,10 @@ static enum attnd_step end_advance(struct attnd_sched_op *op)
 
     (void)attnd_planobj_advanced(op->plan, op->generation, scheduler->scratch.bytes, &op->fault);
     if (op->generation == ATTND_NONE)
-        (void)attnd_prepared_was_set(change_of(op), &op->fault);
-    else if (op->fault.code != 0 && !op->change.sent)
+        was_set(op);
+    else if (op->fault.code == 0)
+        attnd_image_write_advance(op->plan);
+    else if (!op->change.sent)
         return ATTND_STEP_DONE;
     return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
 }

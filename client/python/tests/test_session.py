@@ -49,6 +49,19 @@ class SessionTest(ServiceTest):
         again = pickle.loads(pickle.dumps(raised.exception))
         self.assertEqual(str(again), str(raised.exception))
 
+    def test_who_executes_is_wished_refused_by_name_and_told(self):
+        self.assertEqual(self.session.info["executor"], "auto")
+        attention, q, o = self.engine()
+        attention._prepare(0, [q, o])
+        self.assertEqual(self.session.info["executor"], "service")
+        with attnd.Session(self.path, execute="engine") as self.session:
+            attention, q, o = self.engine()
+            with self.assertRaises(attnd.Unsupported) as raised:
+                attention._prepare(0, [q, o])
+        self.assertEqual(raised.exception.field, "executor")
+        with self.assertRaisesRegex(ValueError, "auto, engine, service"):
+            attnd.Session(self.path, execute="worker")
+
     def test_a_closed_session_says_so(self):
         self.session.close()
         self.session.close()
