@@ -186,10 +186,13 @@ static int allocate(struct attnd_plan_object *object, uint64_t size_bytes,
         free(pages);
         return rc;
     }
-    if (attnd_shm_seal(shm.fd, ATTND_SEAL_COMPLETION) < 0) {
+    rc = attnd_memory_check_fd(shm.fd, fault);
+    if (rc == 0 && attnd_shm_seal(shm.fd, ATTND_SEAL_COMPLETION) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, 0, 0);
+    if (rc < 0) {
         free(pages);
         attnd_shm_unmap(&shm);
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, 0, 0);
+        return rc;
     }
     object->image = shm;
     object->image_pages = pages;

@@ -15,7 +15,8 @@
  * @client: whose plan it is, and who pays
  * @fd:     receives the memfd, which stays the image's; it can be mapped for reading only
  *
- * Return: 0; -ATTND_E_NO_MEMORY (quota, as a plan); -ATTND_E_SYSTEM.
+ * Return: 0; -ATTND_E_NO_MEMORY: field daemon_memory, its session's share; field memory, the
+ * daemon has no descriptor left for it; -ATTND_E_SYSTEM.
  */
 int attnd_image_open(struct attnd_client *client, struct attnd_plan_object *object, int *fd,
                      uint64_t *size_bytes, struct attnd_fault *fault);
