@@ -47,8 +47,8 @@ PROTOS := attnd status
 GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
-# libattnd needs no event loop, and of admission only the allocator that ends.
-IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC)) ipc/admit_alloc.c
+# libattnd needs no event loop.
+IPC_CLIENT := $(filter-out ipc/loop%.c ipc/closer.c ipc/courier.c,$(IPC))
 PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
@@ -95,7 +95,7 @@ tested: tests programs $(EXAMPLES) $(BUILD)/bench/attnd-replay
 help:
 	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
-	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
+	@echo 'make check-long   random batches, client deaths, long fuzzing, attackers, calls from Python'
 	@echo 'make all          build only; make install PREFIX=/usr/local; make man (wants scdoc)'
 	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
@@ -131,6 +131,8 @@ FLAGS_avx2 := -mavx2 -mfma -mf16c
 isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,$<),$(FLAGS_avx2))
 # Inner loops are worth what the compiler can do.
 hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
+# What judges is not under test, and instrumented it would take most of the time of those that are.
+judge_flags = $(if $(filter tests/support/oracle/%,$<),$(if $(SANITIZE),-O2 -fno-sanitize=$(SANITIZE)))
 # What libattnd.so and libattnd-cuda.so are made of.
 pic_flags = $(if $(filter client/% ipc/% schemas/%,$<),-fPIC)
 
@@ -139,7 +141,7 @@ $(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iclient
 $(BUILD)/obj/%.o: %.c | $(GEN)
 	$(call say,$<)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) $(pic_flags) -c $< -o $@
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(judge_flags) $(isa_flags) $(pic_flags) -c $< -o $@
 
 LIBATTND_OBJ := $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
 $(LIBATTND): $(LIBATTND_OBJ)
@@ -194,9 +196,12 @@ include persistent/cuda/gpu.mk
 
 # ---- checking ----
 
-# `make check` installs what is missing, builds with both compilers, lints and runs every test;
-# `make check-long` adds what takes hours. Sanitizer builds live in folders of their own.
-.PHONY: check check-all check-long lint format test test-unit test-e2e test-asan test-tsan
+# `make check` installs what is missing, builds, lints and runs every test; `make check-long` adds
+# what takes hours. Sanitizer builds live in folders of their own. gcc builds everything, and again
+# for ASan. clang builds all libraries and the tests with threads for TSan; its warnings about
+# everything come by clang-tidy, which reads each file with the same flags.
+.PHONY: check check-all check-beside check-models check-long lint format
+.PHONY: test test-unit test-e2e test-asan test-tsan
 check:
 	@.ci/deps.sh check
 	@$(MAKE) --no-print-directory check-all
@@ -214,21 +219,22 @@ check-all: export CUDA_VARIANTS := \
 endif
 check-all:
 	@$(BUILD_SAYING) 'build with gcc, and nvcc where there is one' -j2 BUILD=build CC=gcc all tests
-	@$(BUILD_SAYING) 'build with clang' -j2 BUILD=build/clang CC=clang CUDA=0 all tests
-	@echo '== ASan + UBSan; lint beside it, with what the tests leave'
-	@nice -n 19 $(MAKE) --no-print-directory -s lint >$(BUILD)/lint.log 2>&1 & lint=$$!; \
-	 trap 'kill $$lint 2>/dev/null' EXIT; \
-	 $(MAKE) --no-print-directory -s test-asan; tests=$$?; \
-	 echo '== lint'; wait $$lint; status=$$?; cat $(BUILD)/lint.log; exit $$((status | tests))
-	@echo '== TSan'
-	@$(MAKE) --no-print-directory -s test-tsan
-	@echo '== fuzzing, briefly'
-	@$(BUILD_SAYING) 'build what is fuzzed' -j2 fuzz
-	@$(MAKE) --no-print-directory -s fuzz-short
-	@echo '== models of the protocols'
+	@echo '== ASan + UBSan, TSan, tests; beside them, with what they leave: lint, fuzzing, models'
+	@nice -n 19 $(MAKE) --no-print-directory -s check-beside >$(BUILD)/beside.log 2>&1 & beside=$$!; \
+	 trap 'kill $$beside 2>/dev/null' EXIT; status=0; \
+	 for stage in test-asan test-tsan test; do \
+	   echo "== $$stage"; $(MAKE) --no-print-directory -s $$stage || status=1; done; \
+	 echo '== lint, fuzzing, models'; wait $$beside || status=1; cat $(BUILD)/beside.log; exit $$status
+
+# What needs processors and no quiet: one after another, so that the analyser's two processes are all
+# that there are.
+check-beside:
+	@failed=0; for target in lint fuzz fuzz-short check-models; do \
+	   $(MAKE) --no-print-directory -s $$target || failed=1; done; exit $$failed
+
+# Of the protocols, by spin.
+check-models:
 	@tests/models/check
-	@echo '== tests'
-	@$(MAKE) --no-print-directory -s test
 
 lint: $(GEN)
 	@BUILD=$(BUILD) .ci/lint.sh
@@ -239,18 +245,25 @@ abi-update:
 	@BUILD=$(BUILD) tests/abi/check --update
 	@BUILD=$(BUILD) tests/abi/layouts --update
 
+# For .ci/lint.sh.
+.PHONY: print-warnings
+print-warnings:
+	@echo $(WARN)
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 # Run two at once: tests of one module, which wait a lot, and those with real processes whose claims
 # are values and not times. The others run one after another.
 E2E_AT_ONCE := $(filter $(addprefix %/test_e2e_,cascade contract_random random families variant \
-                 fp8 tables merge),$(E2E))
+                 fp8 tables merge replay),$(E2E))
 IN_ORDER = $(E2E_AT_ONCE) $(UNIT) -- $(filter-out $(E2E_AT_ONCE),$(E2E))
 test: all tests
 	@BUILD=$(BUILD) tests/run -j 2 $(IN_ORDER) tests/install tests/operators tests/abi/check \
 	  tests/abi/layouts tests/variant tests/bench_trace \
-	  tests/bench_engines tests/bench_identity tests/python
+	  tests/bench_engines tests/bench_engines_run tests/bench_shapes \
+	  tests/bench_identity tests/python
+	@ATTND_TEST_TIMEOUT=150 BUILD=$(BUILD) tests/run tests/python-property
 test-unit: $(UNIT)
 	@tests/run -j 2 $(UNIT)
 test-e2e: all $(E2E)
@@ -277,6 +290,7 @@ test-tsan:
 check-long: check $(LONG)
 	@$(BUILD_SAYING) 'build of all kernels' -j2 all
 	@$(MAKE) --no-print-directory fuzz-long
+	@ATTND_PROPERTY_S=1200 ATTND_TEST_TIMEOUT=1500 BUILD=$(BUILD) tests/run tests/python-property
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \
 	   echo "== $$program"; $$program || exit 1; done
 	@$(BUILD_SAYING) 'build the soak with ASan and UBSan' -j2 BUILD=build/asan \

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Installs what the build (demo) or build, lint and tests (check) need from Debian's packages, and
-# says so first. Nothing is installed when nothing is missing.
+# Installs what the build (demo), the bundle for a GPU (bundle), or build, lint and tests (check) need
+# from Debian's packages, and says so first. Nothing is installed when nothing is missing.
 set -euo pipefail
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
        libncurses-dev libinih-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
-       libclang-rt-14-dev pkg-config python3 python3-numpy spin scdoc abigail-tools zsh)
+       libclang-rt-14-dev pkg-config python3 python3-numpy python3-hypothesis spin scdoc
+       abigail-tools zsh)
+bundle=("${build[@]}" libcmocka-dev git)
 python=(python3 python3-venv python3-pip)
 
 case "${1:-check}" in
 demo | build) wanted=("${build[@]}") ;;
+bundle) wanted=("${bundle[@]}") ;;
 check) wanted=("${check[@]}") ;;
 python) wanted=("${python[@]}") ;;
-*) echo "usage: $0 demo|check|python" >&2; exit 2 ;;
+*) echo "usage: $0 demo|bundle|check|python" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

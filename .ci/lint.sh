@@ -64,27 +64,39 @@ cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,perfo
 
 # A process for each file: the analyser of clang 14 keeps pointers to names of the file before, so what
 # it says of a file (va_list that leaks where there is none) would depend on where addresses fall.
+# With the warnings of the build, for clang's opinion of each file: it is all that clang compiles of
+# most of them (Makefile).
+warnings=$(make -s BUILD="$build" print-warnings)
 step 'clang-tidy'
 printf '%s\n' "${units[@]}" | xargs -P2 -n1 sh -c \
-    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}")"' 2>/dev/null' sh ||
+    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}") $warnings"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
 step 'files and functions that texts name'
 .ci/names.py || fail 'a text names what is not there'
 
-if [ -e README.md ]; then
-    step "the README's engine is client/examples/engine.c"
-    sed -n '/<!-- engine:begin -->/,/<!-- engine:end -->/p' README.md | grep -v '^<!--\|^```' |
-        diff - client/examples/engine.c || fail "the README's engine"
-    lines=$(wc -l < client/examples/engine.c)
-    echo "readme.engine_lines $lines"
-    [ "$lines" -le 30 ] || fail "an engine of $lines lines is longer than 30"
-    step "the README's table is the table of bench/results"
-    make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check README.md ||
-        fail 'figures (make figures-update mends it)'
-    step "the README's tables of features and families are what tests say"
-    tests/features --check || fail 'features (tests/features --update mends it)'
-fi
+# same_as_readme MARKER FILE LINES: what README.md prints is the file, which is no longer than that
+same_as_readme() {
+    step "the README's $1 is $2"
+    sed -n "/<!-- $1:begin -->/,/<!-- $1:end -->/p" README.md | grep -v '^<!--\|^```' | diff - "$2" ||
+        fail "the README's $1"
+    local lines
+    lines=$(wc -l <"$2")
+    echo "readme.$1_lines $lines"
+    [ "$lines" -le "$3" ] || fail "$2 has $lines lines, more than $3"
+}
+same_as_readme engine client/examples/engine.c 30
+same_as_readme python client/python/examples/engine.py 12
+step "the README's length and its figures"
+lines=$(wc -l <README.md)
+echo "house.readme_lines $lines"
+[ "$lines" -le 170 ] || fail "README.md has $lines lines, more than 170"
+.ci/headline.py || fail 'headline figures (make figures-update mends it)'
+step 'the tables of bench/results are those of its records'
+make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check bench/results/README.md ||
+    fail 'figures (make figures-update mends it)'
+step 'the tables of features and families are what tests say'
+tests/features --check || fail 'features (tests/features --update mends it)'
 
 [ $status -eq 0 ] && echo 'lint: ok'
 exit $status

@@ -38,4 +38,5 @@ bench:
 figures: $(BUILD)/bench/figures
 	@$(BUILD)/bench/figures
 figures-update: $(BUILD)/bench/figures
-	@$(BUILD)/bench/figures --update README.md
+	@$(BUILD)/bench/figures --update bench/results/README.md
+	@.ci/headline.py --update

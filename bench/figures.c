@@ -1,10 +1,10 @@
-/* figures.c - every record of bench/results as one Markdown table, on standard output or between
+/* figures.c - the records of bench/results as Markdown tables, on standard output or between
  * the markers of a text:
  *
  *   <!-- figures:begin -->
  *   <!-- figures:end -->
  *
- * A text whose table is not this table is an error under --check: figures in a text are copies, and
+ * A text whose tables are not these is an error under --check: figures in a text are copies, and
  * copies age. */
 #include "bench/support/table.h"
 #include "service/args/args.h"
@@ -27,8 +27,8 @@ struct options {
 
 static const struct argp_option option_list[] = {
     {"results", 'r', "DIR", 0, "Where the records are (default: bench/results)", 1},
-    {"check", 'c', "FILE", 0, "Fail unless the table between FILE's markers is this one", 1},
-    {"update", 'u', "FILE", 0, "Put the table between FILE's markers", 1},
+    {"check", 'c', "FILE", 0, "Fail unless the tables between FILE's markers are these", 1},
+    {"update", 'u', "FILE", 0, "Put the tables between FILE's markers", 1},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -114,7 +114,7 @@ static int apply(const struct options *options, const char *table)
         failed = update(path, text, begin, end, table);
     else if (!failed &&
              ((size_t)(end - begin) != strlen(table) || memcmp(begin, table, strlen(table)) != 0))
-        failed = fail(path, "its table of figures is not that of the records: make figures-update");
+        failed = fail(path, "its tables are not those of the records: make figures-update");
     free(text);
     return failed;
 }
@@ -122,7 +122,7 @@ static int apply(const struct options *options, const char *table)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        option_list,     parse_option, NULL, "figures - the records of bench/results as a table",
+        option_list,     parse_option, NULL, "figures - the records of bench/results as tables",
         attnd_args_help, NULL,         NULL};
     struct options options = {.results = "bench/results"};
     char *table = NULL;

@@ -180,6 +180,10 @@ int attnd_session_lost(struct attnd_session *session);
 /** attnd_fault_raise() - make this the thread's last fault. Return: @code. */
 int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t value,
                       int64_t limit);
+/** attnd_fault_unreachable() - the same of a service that cannot be reached, with errno @error:
+ * attnd_last_fault_string() names the path that was @tried, which is copied. Return: @code. */
+#define ATTND_FAULT_PATH_BYTES 108u /* of sockaddr_un */
+int attnd_fault_unreachable(int code, int error, const char *tried);
 /** attnd_fault_keep() - the same from a struct. Return: its code. */
 int attnd_fault_keep(const struct attnd_fault *fault);
 /** attnd_wake_memory() - a handle of the memory that holds the worker's wake word, once a session
@@ -272,6 +276,10 @@ int attnd_import(struct attnd_session *session, struct attnd_memory_desc *desc,
                  const struct attnd_origin *origin, uint32_t *memory);
 /** attnd_import_find() - the memory that was imported from @origin; 0: none. */
 uint32_t attnd_import_find(struct attnd_session *session, const struct attnd_origin *origin);
+/** attnd_import_stale() - memory that was imported from where now another allocation lies, @origin
+ * of @size_bytes: it is gone; 0: none. */
+uint32_t attnd_import_stale(struct attnd_session *session, const struct attnd_origin *origin,
+                            uint64_t size_bytes);
 
 /* ---- launch.c, for libattnd-cuda ---- */
 

@@ -267,7 +267,10 @@ int attnd_launch_wait(struct attnd_session *session, uint32_t lane, uint64_t tim
         uint64_t nap_ns = spent_ns < SLICE_NS ? spent_ns : SLICE_NS;
         uint64_t left_ns = timeout_ns - spent_ns;
         const struct timespec slice = {.tv_nsec = (long)(left_ns < nap_ns ? left_ns : nap_ns)};
-        (void)attnd_futex_wait(word, doorbell, &slice);
+        /* The worker wakes one, and that one the others of this engine: whoever made them sleep
+         * pays for them. Where one is lost, they look at the end of their slices. */
+        if (attnd_futex_wait(word, doorbell, &slice) == 0)
+            (void)attnd_futex_wake(word, INT_MAX);
     }
     return attnd_lane_failed(lane, doorbell - 1);
 }

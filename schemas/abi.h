@@ -252,12 +252,12 @@ struct attnd_queue_head {
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t missing;     /* worker: bit k: nothing of it executes runs of kernel k (kernels.h) */
     uint64_t plan_bytes;  /* worker: of plans and their changes, copied to the device */
-    uint64_t trace_offset_bytes;   /* struct attnd_trace_head, records behind it */
-    uint32_t trace_until_ms;       /* daemon: records are wanted until then: attnd_trace_on() */
-    struct attnd_rates rates;      /* daemon, worker: abi_rates.h */
-    struct attnd_worker_info info; /* worker */
-    uint32_t hand_over_us, zero7;  /* daemon, worker: abi_rates.h */
-    uint64_t twin_runs, zero8[6];  /* worker: of turns.h */
+    uint64_t trace_offset_bytes;    /* struct attnd_trace_head, records behind it */
+    uint32_t trace_until_ms;        /* daemon: records are wanted until then: attnd_trace_on() */
+    struct attnd_rates rates;       /* daemon, worker: abi_rates.h */
+    struct attnd_worker_info info;  /* worker */
+    uint32_t switch_cost_us, zero7; /* daemon, worker: abi_rates.h */
+    uint64_t twin_runs, zero8[6];   /* worker: of turns.h */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
@@ -268,7 +268,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
 ATTND_ASSERT_AT(attnd_queue_head, trace_until_ms, 496); /* in the line of park */
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
-ATTND_ASSERT_AT(attnd_queue_head, hand_over_us, 640);
+ATTND_ASSERT_AT(attnd_queue_head, switch_cost_us, 640);
 ATTND_ASSERT_SIZE(attnd_queue_head, 704);
 
 /* What the daemon asks. The worker takes commands in order and answers each with one retire that

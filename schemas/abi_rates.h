@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* The head of the queue segment has rates and hand_over_us. The daemon writes them before the
+/* The head of the queue segment has rates and switch_cost_us. The daemon writes them before the
  * worker starts, where it has them of an option or of an earlier worker. Where there are none the
  * worker measures them, before it reports RUNNING. */
 
@@ -30,9 +30,9 @@ struct attnd_rates {
 };
 ATTND_ASSERT_SIZE(attnd_rates, 12);
 
-/* attnd_queue_head.hand_over_us: what a run in an engine's stream costs because contexts take turns
- * on the GPU, in microseconds: it goes to the worker and comes back. 0: nobody has measured it.
- * This: it was tried in vain, and is not tried again. */
-#define ATTND_HAND_OVER_UNKNOWN UINT32_MAX
+/* attnd_queue_head.switch_cost_us: what a run in an engine's stream costs because contexts take
+ * turns on the GPU, in microseconds: it goes to the worker and comes back. 0: nobody has measured
+ * it. This: it was tried in vain, and is not tried again. */
+#define ATTND_SWITCH_COST_UNKNOWN UINT32_MAX
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * batch.h - a batch after admission: what ipc/admit produces and persistent/plan consumes.
+ * batch.h - a batch after admission: what service/admission produces and
+ * persistent/plan consumes.
  *
  * Every pointer is into private memory of the daemon, every array has been checked against the
  * contract below, and nobody else can write it. Notation as in FlashInfer: request r of a level
@@ -11,6 +12,26 @@
 
 #include "schemas/abi.h"
 
+#include <string.h>
+
+/** attnd_fault_float() - a float as the value or the limit of a fault: its bits (errors.h). */
+static inline int64_t attnd_fault_float(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Tables of a variant: those of options.def, and the mask. */
+enum attnd_table {
+    ATTND_TABLE_MASK,
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements) ATTND_TABLE_##name,
+#include "schemas/options.def"
+    ATTND_TABLES
+};
+
 /* One cascade level; one request of it is an "entry". */
 struct attnd_level_view {
     uint32_t entries;
@@ -21,6 +42,15 @@ struct attnd_level_view {
     const int32_t
         *kv_last_page_len; /* [entries], 1..page_size; not read where there are no pages */
 };
+
+/** attnd_level_keys() - kv_len of an entry of @level; both factors are below 2^32. */
+static inline int64_t attnd_level_keys(const struct attnd_level_view *level, uint32_t entry,
+                                       uint32_t page_size)
+{
+    const int64_t pages = (int64_t)level->kv_indptr[entry + 1] - level->kv_indptr[entry];
+
+    return pages ? (pages - 1) * page_size + level->kv_last_page_len[entry] : 0;
+}
 
 /* How far each tensor reaches from its first element; 0 where it has no rows. */
 struct attnd_extents {
@@ -75,6 +105,7 @@ struct attnd_batch_limits {
     uint32_t pool_dtype;
     uint32_t requests; /* capacity: entries over all levels */
     uint32_t rows, pages, levels;
+    uint32_t heads_q;      /* capacity */
     uint32_t fixed_split;  /* of the plan; admission does not look at it */
     const int16_t *leased; /* [pool_pages] negative: held by the session; NULL: nobody asks */
 };

@@ -36,7 +36,7 @@ struct attnd_variant_table {
  *
  * The memory of tables is held until the plan is set again or destroyed. An option that the worker
  * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
- * that does not go with another, whose field is then the index. These are few. A plan with a mask
+ * that does not go with another, whose field is then the index. A plan with a mask
  * is not advanced (the advance is refused) but set again. Keys that are stored rotated stand at one
  * position, so with ATTND_VARIANT_ROPE_APPEND no entry of a level may end inside one of a later
  * level. And where V lies in the rows of K (dim_vo of the pool), append stores both in one place:

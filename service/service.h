@@ -13,6 +13,7 @@
 #include "service/base/histogram.h"
 #include "service/base/log.h"
 #include "service/base/monitor.h"
+#include "service/base/work.h"
 
 #include <stdio.h>
 #include <sys/types.h>
@@ -91,7 +92,7 @@ struct attnd_options {
 };
 
 /* Counts of work: of one session, or of all that there were. */
-struct attnd_session_stats {
+struct attnd_work_stats {
     uint64_t runs, appends, busy_ns, kv_bytes, tiles;
     uint64_t shared_bytes; /* of K and V that runs did not read, because requests share them */
     uint64_t fused_runs;   /* of runs: both classes of tiles were done at once */
@@ -143,8 +144,9 @@ struct attnd_service {
     struct attnd_scheduler *scheduler;
     struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
     struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
-    struct attnd_session_stats totals;
+    struct attnd_work_stats totals;
     struct attnd_monitor monitor;
+    struct attnd_works works; /* what is done for clients in pieces */
     int stopping;
 };
 

@@ -1,4 +1,10 @@
-/* table.c - records of all devices as one Markdown table. */
+/*
+ * table.c - records as Markdown, a table for each device and processor.
+ *
+ * Two kinds of records are kept and not shown. A value below zero is noise of a difference. And a
+ * figure of a build that is more than a day older than the table's newest is not of what is there
+ * now: suites of one card are measured in one go.
+ */
 #include "bench/support/table.h"
 
 #include "bench/support/record.h"
@@ -9,6 +15,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int fail(char *why, size_t why_bytes, const char *what, const char *detail)
 {
@@ -31,12 +38,7 @@ static void print_record(FILE *out, const struct bench_record *record)
     fprintf(out, record->value >= 1000 ? "| `%s` | %.0f | " : "| `%s` | %.3g | ", record->name,
             record->value);
     print_text(out, record->unit);
-    fprintf(out, " | %s | ", record->better);
-    print_text(out, record->device);
-    fputs(" | ", out);
-    print_text(out, record->cpu);
-    fprintf(out, " | %.10s | %.12s%s | ", record->date, record->commit,
-            record->dirty ? " + changes" : "");
+    fprintf(out, " | %s | %.10s | %.12s | ", record->better, record->date, record->commit);
     print_text(out, record->notes);
     fputs(" |\n", out);
 }
@@ -94,28 +96,52 @@ static int read_all(struct records *all, const char *directory, char *why, size_
     return failed;
 }
 
-static bool is_of(const struct bench_record *record, const char *name)
+static bool same_machine(const struct bench_record *a, const struct bench_record *b)
 {
-    return strcmp(record->name, name) == 0;
+    return !strcmp(a->device, b->device) && !strcmp(a->cpu, b->cpu);
 }
 
-/* A figure of several devices stands in neighbouring lines, where the first of them stands. */
+/* Days since some day; 0: it is no date. */
+static long day_of(const char *date)
+{
+    struct tm tm = {0};
+
+    return strptime(date, "%Y-%m-%d", &tm) ? (long)(timegm(&tm) / 86400) : 0;
+}
+
+/* The records of one machine, which are those of @first's. */
+static void print_machine(FILE *out, const struct records *all, const struct bench_record *first)
+{
+    long newest = 0;
+
+    for (size_t i = 0; i < all->count; i++)
+        if (same_machine(&all->record[i], first) && day_of(all->record[i].date) > newest)
+            newest = day_of(all->record[i].date);
+    fprintf(out, "\n## %s (", first->device);
+    print_text(out, first->cpu);
+    fputs(")\n\n| figure | value | unit | better | date | commit | notes |\n"
+          "| --- | ---: | --- | --- | --- | --- | --- |\n",
+          out);
+    for (size_t i = 0; i < all->count; i++) {
+        const struct bench_record *record = &all->record[i];
+        if (same_machine(record, first) && record->value >= 0 && day_of(record->date) + 1 >= newest)
+            print_record(out, record);
+    }
+}
+
+/* A machine's table stands where its first record does. */
 static void print_all(FILE *out, const struct records *all)
 {
-    if (all->count)
-        fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
-              "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
-              out);
     for (size_t i = 0; i < all->count; i++) {
-        const char *name = all->record[i].name;
         size_t first = 0;
 
-        while (!is_of(&all->record[first], name))
+        while (!same_machine(&all->record[first], &all->record[i]))
             first++;
-        for (size_t j = first; first == i && j < all->count; j++)
-            if (is_of(&all->record[j], name))
-                print_record(out, &all->record[j]);
+        if (first == i)
+            print_machine(out, all, &all->record[i]);
     }
+    if (all->count)
+        fputc('\n', out);
 }
 
 int bench_table_print(FILE *out, const char *directory, char *why, size_t why_bytes)

@@ -1,5 +1,5 @@
 /*
- * table.h - the records of a folder as one Markdown table, for a text.
+ * table.h - the records of a folder as Markdown tables, for a text.
  */
 #ifndef ATTND_BENCH_SUPPORT_TABLE_H
 #define ATTND_BENCH_SUPPORT_TABLE_H
@@ -8,9 +8,10 @@
 #include <stdio.h>
 
 /**
- * bench_table_print() - every record of @directory, files in the order of their names
+ * bench_table_print() - the records of @directory, files in the order of their names
  *
- * A figure that several devices have stands in neighbouring lines. Return: 0; -1 with a sentence in
+ * Each device and processor has a table of its own. Left out are values below zero, and figures of
+ * builds that are more than a day older than the newest of the same table. Return: 0; -1 with a sentence in
  * @why: a file is not exactly records, or one of uncommitted changes.
  */
 int bench_table_print(FILE *out, const char *directory, char *why, size_t why_bytes);

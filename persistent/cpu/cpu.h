@@ -65,12 +65,14 @@ struct attnd_cpu_run {
     uint32_t last_level_begin;
     uint32_t options;             /* of the plan; 0: the variant is not filled in */
     struct attnd_variant variant; /* a copy */
-    const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
-    const float *kv_scales;       /* [2][heads_kv] of the layer; NULL: all 1 */
-    const uint8_t *mask;          /* NULL: none */
-    const uint32_t *mask_begin;   /* [entries] bytes from there */
-    uint32_t dim;                 /* of a row in the buffers: dim_qk, or more, which are zeros */
-    uint32_t staged; /* 1: rows of K and V are not in the pool as a kernel wants them */
+    /* Tables of the variant, the layer's part: float [elements]; NULL: the batch has none. */
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements) const float *member;
+#include "schemas/options.def"
+    const uint8_t *mask;        /* NULL: none */
+    const uint32_t *mask_begin; /* [entries] bytes from there */
+    uint32_t dim;               /* of a row in the buffers: dim_qk, or more, which are zeros */
+    uint32_t staged;            /* 1: rows of K and V are not in the pool as a kernel wants them */
     struct attnd_cpu_plane k, v;
     const uint16_t *q;
     uint16_t *o;

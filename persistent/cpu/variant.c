@@ -43,22 +43,20 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
     const uint32_t options = run->plan->options;
 
     run->options = options;
-    run->sinks = run->kv_scales = NULL;
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements) run->member = NULL;
+#include "schemas/options.def"
     if (options == 0)
         return 0;
     if (options & ~OPTIONS)
         return -ATTND_E_UNSUPPORTED;
     run->variant = *(const struct attnd_variant *)(const void *)(run->plan + 1);
-    if (options & ATTND_OPTION_SINKS) {
-        run->sinks = open_table(backend, &run->variant.sinks, layer);
-        if (run->sinks == NULL)
-            return -ATTND_E_UNKNOWN;
-    }
-    if (options & ATTND_OPTION_HEAD_SCALES) {
-        run->kv_scales = open_table(backend, &run->variant.kv_scales, layer);
-        if (run->kv_scales == NULL)
-            return -ATTND_E_UNKNOWN;
-    }
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements)                                                       \
+    if (options & ATTND_OPTION_##name &&                                                           \
+        !(run->member = open_table(backend, &run->variant.member, layer)))                         \
+        return -ATTND_E_UNKNOWN;
+#include "schemas/options.def"
     return options & ATTND_OPTION_MASK ? open_mask(backend, run) : 0;
 }
 

@@ -118,13 +118,23 @@ $(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/free_device.c
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. $(FLASHINFER_FLAGS) $< -o $@
 
+# What engines of bench/engines have between the QKV product and attention.
+ROTATE := $(BUILD)/bench/engines/rotate.cubin
+$(ROTATE): bench/engines/rotate.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -arch=sm_90a -cubin $< -o $@
+
 .PHONY: gpu-bundle gpu-bundle-files gpu-check gpu-bench
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
 
-# Nothing but glibc and the driver has to be there: all other libraries are linked in, and cmocka,
-# which has no static one, comes along. `commit` says of what the figures will be.
+# Says and installs first what it needs here. On the GPU's machine nothing but glibc and the driver has
+# to be there: all other libraries are linked in, and cmocka, which has no static one, comes along.
+# `commit` says of what the figures will be.
 gpu-bundle:
+	@command -v '$(lastword $(NVCC))' >/dev/null || \
+	  { echo 'gpu-bundle: there is no nvcc, which is not among Debian'"'"'s packages' >&2; exit 1; }
+	@.ci/deps.sh bundle
 	@$(BUILD_SAYING) 'build of the bundle for a GPU' -j$(shell nproc) BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON='-l:liburing.a -l:libinih.a' \
 	  LDLIBS_JSON=-l:libjansson.a LDLIBS_SCREEN='-l:libncursesw.a -l:libtinfo.a' \
@@ -152,7 +162,7 @@ endif
 gpu-bundle-files: $(KERNELS_ENCODED) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
-                  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check \
+                  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check $(ROTATE) \
                   $(BUILD)/tests/long/long_random $(EXAMPLES) $(GPU_EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
@@ -172,7 +182,8 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRA
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py bench/gpu/identity.py
 	@install -D -t $(GPU_BUNDLE)/bench/mixed bench/mixed/peers.py bench/mixed/chart.py
-	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
+	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py $(ROTATE)
+	@install -D -t $(GPU_BUNDLE)/bench/shapes bench/shapes/run bench/shapes/*.py
 	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py

@@ -9,15 +9,6 @@
 
 #include <string.h>
 
-/* kv_last_page_len of an entry without pages is not the caller's to fill in, so it is not read. */
-static uint32_t planned_length(const struct attnd_level_view *level, uint32_t r, uint32_t pages,
-                               uint32_t page_size)
-{
-    if (pages == 0)
-        return 0;
-    return (pages - 1) * page_size + (uint32_t)level->kv_last_page_len[r];
-}
-
 /* As the entry has it: keys from the row's own back, that one included. */
 static uint32_t window_of(const struct attnd_batch_view *batch)
 {
@@ -49,7 +40,7 @@ static uint32_t fill_level(struct attnd_plan *plan, const struct attnd_batch_vie
         state->entry.page_begin = page;
         state->entry.page_count = used + reserve;
         state->pages_used = used;
-        state->kv_len = planned_length(level, r, used, plan->pool.page_size);
+        state->kv_len = (uint32_t)attnd_level_keys(level, r, plan->pool.page_size);
         state->keys_begin = 0;
         state->page = used ? level->kv_indices[level->kv_indptr[r]] : 0;
         page += used + reserve;

@@ -163,27 +163,15 @@ void attnd_plan_free(struct attnd_plan *plan)
     free(plan);
 }
 
-static int check_capacities(const struct attnd_plan_limits *limits,
-                            const struct attnd_batch_view *batch, struct attnd_fault *fault)
+/* What admission has decided (service/admission/): the batch is within the plan's capacities. */
+static int fits(const struct attnd_plan_limits *limits, const struct attnd_batch_view *batch)
 {
     const uint64_t reserved =
         (uint64_t)batch->level[batch->levels - 1].entries * batch->reserve_pages;
-    const struct {
-        enum attnd_field field;
-        uint64_t value, limit;
-    } check[] = {
-        {ATTND_F_LEVELS, batch->levels, limits->levels},
-        {ATTND_F_ROWS, batch->rows, limits->rows},
-        {ATTND_F_REQUESTS, batch->entries, limits->requests},
-        {ATTND_F_PAGES, batch->pages + reserved, limits->pages},
-        {ATTND_F_HEADS_Q, batch->heads_q, limits->heads_q},
-    };
 
-    for (size_t i = 0; i < sizeof(check) / sizeof(check[0]); i++)
-        if (check[i].value > check[i].limit)
-            return attnd_fault_set(fault, -ATTND_E_NO_SPACE, check[i].field, 0,
-                                   (int64_t)check[i].value, (int64_t)check[i].limit);
-    return 0;
+    return batch->levels <= limits->levels && batch->rows <= limits->rows &&
+           batch->entries <= limits->requests && batch->pages + reserved <= limits->pages &&
+           batch->heads_q <= limits->heads_q;
 }
 
 static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_view *batch)
@@ -247,19 +235,16 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     assert(batch->levels >= 1 && batch->levels <= ATTND_LEVELS_MAX);
     assert(batch->heads_q >= plan->pool.heads_kv && batch->heads_q % plan->pool.heads_kv == 0);
 
+    assert(fits(&plan->limits, batch));
+
     attnd_plan_new_version(plan);
     make_empty(plan);
     *plan->variant = batch->variant;
-    int code = check_capacities(&plan->limits, batch, fault);
-    if (code) {
-        *plan->head = plan->shape;
-        return code;
-    }
     take_shape(&plan->shape, batch);
     attnd_plan_share(plan, batch);
     attnd_plan_fill_entries(plan, batch);
     attnd_plan_share_entries(plan);
-    code = attnd_plan_place(plan, fault);
+    int code = attnd_plan_place(plan, fault);
     if (code) {
         make_empty(plan);
         *plan->head = plan->shape;

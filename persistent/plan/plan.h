@@ -124,12 +124,12 @@ void attnd_plan_free(struct attnd_plan *plan);
 
 /**
  * attnd_planner_set() - fill the plan from an admitted batch, lengths into generation 0
- * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
+ * @batch: admitted (service/admission/admit.h): the planner asserts its capacities and does not
+ *         check them again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
- * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (of fixed_split, limit
- * is the shortest of which the parts fit; 0: the plan was made without); -ATTND_E_RANGE for a
- * batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
+ * Return: 0; -ATTND_E_NO_SPACE, field fixed_split, for parts that do not fit (limit is the shortest
+ * that do; 0: the plan was made without); -ATTND_E_RANGE for a batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
  * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
  * tiles.
  */

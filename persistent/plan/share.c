@@ -32,14 +32,6 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static uint32_t length_of(const struct attnd_plan *plan, const struct attnd_level_view *level,
-                          uint32_t r)
-{
-    const uint32_t pages = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
-
-    return pages ? (pages - 1) * plan->pool.page_size + (uint32_t)level->kv_last_page_len[r] : 0;
-}
-
 static uint32_t rows_of(const struct attnd_level_view *level, uint32_t r)
 {
     return (uint32_t)(level->qo_indptr[r + 1] - level->qo_indptr[r]);
@@ -49,7 +41,8 @@ static uint32_t rows_of(const struct attnd_level_view *level, uint32_t r)
 static uint32_t sharable(const struct attnd_plan *plan, const struct attnd_level_view *level,
                          uint32_t r)
 {
-    const uint32_t length = length_of(plan, level, r), rows = rows_of(level, r);
+    const uint32_t length = (uint32_t)attnd_level_keys(level, r, plan->pool.page_size);
+    const uint32_t rows = rows_of(level, r);
 
     return length > rows ? (length - rows) / plan->pool.page_size : 0;
 }

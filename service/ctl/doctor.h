@@ -79,9 +79,9 @@ struct attnd_doctor_mps {
     char directory[128];
     int state; /* 0 none; 1 answers; -1 left over, nobody answers; -2 not for us (permission) */
     uid_t owner;
-    int percentage;       /* of SMs a client may use by default; 0: not known */
-    int clients;          /* now; -1: not known */
-    int64_t hand_over_us; /* without MPS: as attnd_hand_over_text() takes it */
+    int percentage;         /* of SMs a client may use by default; 0: not known */
+    int clients;            /* now; -1: not known */
+    int64_t switch_cost_us; /* without MPS: as attnd_switch_cost_text() takes it */
 };
 
 /** attnd_doctor_mps_look() - what is in @directory. */

@@ -8,7 +8,7 @@
  */
 #include "service/ctl/doctor.h"
 
-#include "service/base/hand_over.h"
+#include "service/base/switch_cost.h"
 #include "service/ctl/attnctl.h"
 
 #include <dlfcn.h>
@@ -234,7 +234,7 @@ void attnd_doctor_mps_look(const char *directory, struct attnd_doctor_mps *mps)
     char path[sizeof(mps->directory) + 16], answer[64];
     struct stat status;
 
-    *mps = (struct attnd_doctor_mps){.clients = -1, .hand_over_us = ATTND_HAND_OVER_UNTOLD};
+    *mps = (struct attnd_doctor_mps){.clients = -1, .switch_cost_us = ATTND_SWITCH_COST_UNTOLD};
     snprintf(mps->directory, sizeof(mps->directory), "%s", directory);
     snprintf(path, sizeof(path), "%s/control", mps->directory);
     mps->state = answers(mps->directory);
@@ -278,7 +278,7 @@ static void judge_running(const struct attnd_doctor_mps *mps, uid_t uid,
 void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                       const struct attnd_doctor_gpu *gpu, struct attnd_finding *finding)
 {
-    char turns[ATTND_HAND_OVER_BYTES];
+    char turns[ATTND_SWITCH_COST_BYTES];
 
     if (mps->state == 1)
         judge_running(mps, uid, finding);
@@ -294,27 +294,27 @@ void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                          "service and engines",
                          "does not run%s: %s",
                          mps->state == -1 ? " (a dead one left its socket)" : "",
-                         attnd_hand_over_text(mps->hand_over_us, turns, sizeof(turns)));
+                         attnd_switch_cost_text(mps->switch_cost_us, turns, sizeof(turns)));
 }
 
 /* What the service at @socket_path has measured when it started; nothing is measured here. */
-static int64_t ask_hand_over(const char *socket_path)
+static int64_t ask_switch_cost(const char *socket_path)
 {
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
-    int64_t hand_over_us = ATTND_HAND_OVER_UNTOLD;
+    int64_t switch_cost_us = ATTND_SWITCH_COST_UNTOLD;
 
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
     if (attnctl_ask(socket_path, &request, &reply) < 0)
-        return hand_over_us;
+        return switch_cost_us;
     /* One under MPS or without a GPU has nothing to tell. */
     if (reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS &&
         reply->status->has_mps && !reply->status->mps)
-        hand_over_us = reply->status->hand_over_us; /* 0: absent */
+        switch_cost_us = reply->status->switch_cost_us; /* 0: absent */
     attnd__reply__free_unpacked(reply, NULL);
-    return hand_over_us;
+    return switch_cost_us;
 }
 
 uint32_t attnd_doctor_gpus(const char *socket_path, struct attnd_finding *findings)
@@ -327,7 +327,7 @@ uint32_t attnd_doctor_gpus(const char *socket_path, struct attnd_finding *findin
                           &mps); /* before its name is lost */
     look_at_driver(&gpu);
     if (mps.state != 1 && gpu.count > 0)
-        mps.hand_over_us = ask_hand_over(socket_path);
+        mps.switch_cost_us = ask_switch_cost(socket_path);
     attnd_doctor_driver(&gpu, &findings[0]);
     attnd_doctor_device(&gpu, &findings[1]);
     attnd_doctor_mps(&mps, getuid(), &gpu, &findings[2]);

@@ -1,7 +1,7 @@
 /*
  * status.c - `attnctl status`.
  */
-#include "service/base/hand_over.h"
+#include "service/base/switch_cost.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -15,7 +15,7 @@ static const char *or_dash(const char *text)
 
 static void print_service(FILE *out, const Attnd__Status *status)
 {
-    char used[24], all[24], read[24], gpu[24], turns[ATTND_HAND_OVER_BYTES];
+    char used[24], all[24], read[24], gpu[24], turns[ATTND_SWITCH_COST_BYTES];
 
     fprintf(out, "attnd %s, up %" PRIu64 ".%03" PRIu64 " s\n", or_dash(status->version),
             status->uptime_ms / 1000, status->uptime_ms % 1000);
@@ -33,9 +33,9 @@ static void print_service(FILE *out, const Attnd__Status *status)
         fprintf(out, "gpu      number %" PRIu32 ", %s: %" PRIu32 " of %" PRIu32 " SMs, %s MPS\n",
                 status->device, status->residency, status->sms_resident, status->sms,
                 status->mps ? "under" : "no");
-    if (status->has_hand_over_us)
+    if (status->has_switch_cost_us)
         fprintf(out, "         %s\n",
-                attnd_hand_over_text(status->hand_over_us, turns, sizeof(turns)));
+                attnd_switch_cost_text(status->switch_cost_us, turns, sizeof(turns)));
     if (status->rates)
         fprintf(out,
                 "rates    %s: a tile worker %" PRIu32 " GFLOP/s, %" PRIu32 " GB/s of the memory, "

@@ -12,7 +12,7 @@
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
-#include "service/ctl/together.h"
+#include "service/ctl/overlap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ struct recording {
     struct attnd_trace_record *records;
     size_t count, count_max;
     uint64_t lost;
-    struct attnctl_together together;
+    struct attnctl_overlap overlap;
     int gpu;
     size_t printed; /* events */
     int failed;     /* one of them was not */
@@ -189,13 +189,12 @@ static int print_file(FILE *out, struct recording *recording)
     fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
     print_tracks(out, recording);
     fputs("\n],\"otherData\":", out);
-    int rc =
-        attnd_json_print(out,
-                         json_pack("{sI sI sI sI}", "items", (json_int_t)recording->count, "lost",
-                                   (json_int_t)recording->lost, "layer_busy_ns",
-                                   (json_int_t)recording->together.busy_ns, "layer_together_ns",
-                                   (json_int_t)recording->together.together_ns),
-                         JSON_COMPACT);
+    int rc = attnd_json_print(out,
+                              json_pack("{sI sI sI sI}", "items", (json_int_t)recording->count,
+                                        "lost", (json_int_t)recording->lost, "layer_busy_ns",
+                                        (json_int_t)recording->overlap.busy_ns, "layer_together_ns",
+                                        (json_int_t)recording->overlap.overlap_ns),
+                              JSON_COMPACT);
     fputs("}\n", out);
     return rc < 0 || recording->failed || fflush(out) != 0 || ferror(out) ? -ATTND_E_SYSTEM : 0;
 }
@@ -302,22 +301,22 @@ static enum attnctl_exit follow(const struct trace_options *options, Attnd__Trac
 
 static void say_what_there_is(const struct recording *recording)
 {
-    const struct attnctl_together *together = &recording->together;
+    const struct attnctl_overlap *overlap = &recording->overlap;
 
     fprintf(stderr, "attnctl: %zu items", recording->count);
     if (recording->lost)
         fprintf(stderr, "; %" PRIu64 " are lost: they came faster than they were read",
                 recording->lost);
-    if (together->busy_ns)
+    if (overlap->busy_ns)
         fprintf(stderr, "; sessions were in the same layer for %.2f %% of the time",
-                100.0 * (double)together->together_ns / (double)together->busy_ns);
+                100.0 * (double)overlap->overlap_ns / (double)overlap->busy_ns);
     fputc('\n', stderr);
 }
 
 /* Return: 0; -ATTND_E_SYSTEM, -ATTND_E_NO_MEMORY with errno. */
 static int finish(struct recording *recording, FILE *out)
 {
-    int rc = attnctl_together(recording->records, recording->count, &recording->together);
+    int rc = attnctl_overlap(recording->records, recording->count, &recording->overlap);
 
     return rc < 0 ? rc : print_file(out, recording);
 }

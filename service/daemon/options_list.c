@@ -67,16 +67,19 @@ const struct argp_option attnd_option_list[] = {
      3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
      "Host memory of one session at most: what the service makes for it, and what it registers "
-     "(default: half of the machine's memory, or of the control group's)",
+     "(default: half of what heap, scratch and --host-cache leave of the machine's memory, or of "
+     "the "
+     "control group's)",
      3},
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
-     "(default: three quarters of the machine's memory, or of the control group's, less what "
-     "--host-cache may have)",
+     "(default: three quarters of what heap, scratch and --host-cache leave of the machine's "
+     "memory, "
+     "or of the control group's)",
      3},
     {"daemon-memory-max", KEY_DAEMON_MEMORY_MAX, "SIZE", 0,
      "The daemon's own memory for all sessions together: leases, plans, batches that wait, tickets "
-     "(default: an eighth of the machine's memory, or of the control group's). Of this, of the "
+     "(default: an eighth of what is left as for --memory-max). Of this, of the "
      "heap, of pools, tickets and registered memories one session may have half; where several "
      "users are admitted one user may have half, and a session half of that",
      3},

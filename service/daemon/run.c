@@ -14,7 +14,7 @@
 
 #include "schemas/timeslice.h"
 #include "schemas/version.h"
-#include "service/base/hand_over.h"
+#include "service/base/switch_cost.h"
 #include "service/daemon/accept.h"
 #include "service/daemon/activate.h"
 #include "service/daemon/alive.h"
@@ -313,7 +313,7 @@ static void announce_reserve(const struct attnd_service *service,
 static void announce(const struct attnd_service *service)
 {
     struct attnd_data_status data;
-    char turns[ATTND_HAND_OVER_BYTES];
+    char turns[ATTND_SWITCH_COST_BYTES];
 
     attnd_data_status(service, &data);
     attnd_log(ATTND_LOG_INFO, "attnd %s: socket %s, loop %s, backend %s, isa %s, %u tile workers",
@@ -334,7 +334,7 @@ static void announce(const struct attnd_service *service)
                   data.rates.worker_l2_gbps, data.rates.memory_gbps);
     if (data.residency && !data.mps)
         attnd_log(ATTND_LOG_WARNING, "without MPS %s (nvidia-cuda-mps-control -d)",
-                  attnd_hand_over_text(data.hand_over_us, turns, sizeof(turns)));
+                  attnd_switch_cost_text(data.switch_cost_us, turns, sizeof(turns)));
     else if (!data.residency && asks_for_gpu(&service->options))
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency, --reserve and --sms are of the cuda backend, not of %s",

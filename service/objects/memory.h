@@ -6,23 +6,26 @@
 #define ATTND_SERVICE_OBJECTS_MEMORY_H
 
 #include "persistent/backend.h"
+#include "service/objects/intervals.h"
 #include "service/objects/quota.h"
 
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
     int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
-    struct attnd_payer payer; /* that its entry of the table counts against, and its bytes */
-    uint64_t charged_bytes;   /* those; 0: memory of the GPU, imported */
-    uint32_t entries;         /* 1; 0: nobody's */
-    uint32_t kind;            /* enum attnd_memory_kind */
-    uint32_t made;            /* by the daemon; 0: imported */
-    uint32_t pools;           /* that lie in it */
+    struct attnd_payer payer;      /* that its entry of the table counts against, and its bytes */
+    uint64_t charged_bytes;        /* those; 0: memory of the GPU, imported */
+    uint32_t entries;              /* 1; 0: nobody's */
+    uint32_t kind;                 /* enum attnd_memory_kind */
+    uint32_t made;                 /* by the daemon; 0: imported */
+    uint32_t pools;                /* that lie in it */
+    struct attnd_interval *planes; /* of those: the bytes that belong to them */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
     uint32_t release_session;               /* that waits until the worker let go; 0: none */
     uint64_t release_id;                    /* its request */
+    struct attnd_memory_closing *closing;   /* memory.c; NULL: it is small */
 };
 
 /* Events of memory objects that others have asked to hear. */

@@ -11,7 +11,7 @@
  */
 #include "service/objects/pool_check.h"
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 
 #define PAGES_MAX (1u << 24)
 #define PAGE_SIZE_MAX (1u << 20)

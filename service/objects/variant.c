@@ -13,44 +13,19 @@
 #include "service/objects/client.h"
 #include "service/supervise/queue.h"
 
-#include <string.h>
-
-static int64_t bits_of(float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
+#include <assert.h>
 
 /* The first option of @missing, as a fault. */
 static int refuse_option(const struct attnd_variant *variant, uint32_t missing,
                          struct attnd_fault *fault)
 {
-    const uint32_t encodings = ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
-    enum attnd_field field = ATTND_F_V_SCALE;
-    int64_t value = bits_of(variant->v_scale);
-
-    if (missing & ATTND_OPTION_WINDOW) {
-        field = ATTND_F_WINDOW_LEFT;
-        value = variant->window_left;
-    } else if (missing & ATTND_OPTION_SOFT_CAP) {
-        field = ATTND_F_LOGITS_SOFT_CAP;
-        value = bits_of(variant->logits_soft_cap);
-    } else if (missing & encodings) {
-        field = ATTND_F_POSITION_ENCODING;
-        value = variant->position_encoding;
-    } else if (missing & ATTND_OPTION_SINKS) {
-        field = ATTND_F_SINKS;
-        value = variant->sinks.memory;
-    } else if (missing & ATTND_OPTION_MASK) {
-        field = ATTND_F_MASK;
-        value = variant->mask.memory;
-    } else if (missing & ATTND_OPTION_HEAD_SCALES) {
-        field = ATTND_F_KV_SCALES;
-        value = variant->kv_scales.memory;
-    }
-    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, field, ATTND_F_BACKEND, value, 0);
+#define OPTION(name, field, value)                                                                 \
+    if (missing & ATTND_OPTION_##name)                                                             \
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_##field, ATTND_F_BACKEND,      \
+                               value, 0);
+#include "schemas/options.def"
+    assert(!"an option of a batch has a row");
+    return -ATTND_E_UNSUPPORTED;
 }
 
 /* From the table's first to past its last element. */
@@ -79,6 +54,25 @@ static int resolve_table(const struct attnd_client *client, struct attnd_variant
     return 0;
 }
 
+/* Tables of floats. */
+static int resolve_floats(const struct attnd_client *client, const struct attnd_heap_pool *pool,
+                          struct attnd_batch_view *batch,
+                          struct attnd_memory *memories[ATTND_TABLES], struct attnd_fault *fault)
+{
+    const uint64_t heads_q = batch->heads_q, heads_kv = pool->heads_kv;
+    int rc = 0;
+
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements)                                                       \
+    if (rc == 0 && batch->options & ATTND_OPTION_##name)                                           \
+        rc = resolve_table(                                                                        \
+            client, &batch->variant.member,                                                        \
+            table_bytes(&batch->variant.member, elements, pool->layers, sizeof(float)),            \
+            ATTND_F_##field, &memories[ATTND_TABLE_##name], fault);
+#include "schemas/options.def"
+    return rc;
+}
+
 /* V in the rows of K, of some layer. */
 static int is_one_plane(const struct attnd_pool *pool)
 {
@@ -97,7 +91,7 @@ static int check_one_plane(const struct attnd_pool *pool, const struct attnd_bat
 {
     const struct attnd_variant *variant = &batch->variant;
     const int scaled = attnd_dtype_is_fp8(pool->shape.dtype) &&
-                       bits_of(variant->k_scale) != bits_of(variant->v_scale);
+                       attnd_fault_float(variant->k_scale) != attnd_fault_float(variant->v_scale);
     const int rotated = (batch->options & ATTND_OPTION_ROPE_APPEND) != 0;
 
     if ((!scaled && !rotated) || !is_one_plane(pool))
@@ -106,13 +100,13 @@ static int check_one_plane(const struct attnd_pool *pool, const struct attnd_bat
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_POSITION_ENCODING,
                                ATTND_F_DIM_VO, variant->position_encoding, 0);
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_V_SCALE, ATTND_F_K_SCALE,
-                           bits_of(variant->v_scale), bits_of(variant->k_scale));
+                           attnd_fault_float(variant->v_scale),
+                           attnd_fault_float(variant->k_scale));
 }
 
 int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_plan_object *plan,
                           struct attnd_batch_view *batch,
-                          struct attnd_memory *memories[ATTND_VARIANT_TABLES],
-                          struct attnd_fault *fault)
+                          struct attnd_memory *memories[ATTND_TABLES], struct attnd_fault *fault)
 {
     const struct attnd_worker_info *worker = &client->service->queue->info;
     const struct attnd_heap_pool *pool = &plan->attachment->pool->shape;
@@ -130,19 +124,10 @@ int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_
     const uint32_t absent = attnd_observe32(&client->service->queue->head->missing);
     if (kernel < ATTND_KERNELS && absent >> kernel & 1)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_KERNEL, 0, kernel, 0);
-    if (batch->options & ATTND_OPTION_SINKS) {
-        uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, pool->layers, sizeof(float));
-        rc = resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
-    }
-    if (rc == 0 && batch->options & ATTND_OPTION_MASK) {
+    if (batch->options & ATTND_OPTION_MASK) {
         uint64_t bytes = (uint64_t)batch->mask_indptr[batch->level[batch->levels - 1].entries];
-        rc = resolve_table(client, &variant->mask, bytes, ATTND_F_MASK, &memories[1], fault);
-    }
-    if (rc == 0 && batch->options & ATTND_OPTION_HEAD_SCALES) {
-        uint64_t bytes =
-            table_bytes(&variant->kv_scales, 2ull * pool->heads_kv, pool->layers, sizeof(float));
-        rc = resolve_table(client, &variant->kv_scales, bytes, ATTND_F_KV_SCALES, &memories[2],
+        rc = resolve_table(client, &variant->mask, bytes, ATTND_F_MASK, &memories[ATTND_TABLE_MASK],
                            fault);
     }
-    return rc;
+    return rc < 0 ? rc : resolve_floats(client, pool, batch, memories, fault);
 }

@@ -15,11 +15,10 @@
  *
  * Return: 0; -ATTND_E_UNSUPPORTED naming the first option that the worker lacks, with index
  * ATTND_F_BACKEND, or the kernel that it was built without (ATTND_F_KERNEL); -ATTND_E_UNKNOWN or
- * -ATTND_E_RANGE naming sinks, mask or kv_scales.
+ * -ATTND_E_RANGE naming the table.
  */
 int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_plan_object *plan,
                           struct attnd_batch_view *batch,
-                          struct attnd_memory *memories[ATTND_VARIANT_TABLES],
-                          struct attnd_fault *fault);
+                          struct attnd_memory *memories[ATTND_TABLES], struct attnd_fault *fault);
 
 #endif

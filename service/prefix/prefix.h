@@ -5,7 +5,7 @@
  *   tier.h     the second tier, in host memory
  *   spaces.c   a pool's tree and its namespaces; handles of sessions; what leases need of it
  *
- * Operations have their turns in sched/ (prefix_turn.c, parked.c).
+ * Operations take their steps in sched/ (prefix_step.c, parked.c).
  *
  * The tree goes with its pool, and the pool stays for as long as somebody has it attached. Pages
  * outlive the session that published them, because the tree's lease is nobody's.

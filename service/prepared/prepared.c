@@ -29,6 +29,7 @@ int attnd_prepared_new(struct attnd_service *service, const struct attnd_maps *m
     prepared_runs->lost = 1;
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
         prepared_runs->prepared[i].next = i + 1 < ATTND_QUEUE_PREPARED ? i + 1 : ATTND_NONE;
+    prepared_runs->free_last = ATTND_QUEUE_PREPARED - 1;
     attnd_control_command_init(prepared_runs);
     *out = prepared_runs;
     return 0;
@@ -203,8 +204,13 @@ static void release(struct attnd_prepared_runs *prepared_runs, struct attnd_prep
     attnd_prepared_leave(prepared_runs, prepared);
     attnd_places_release(prepared_runs->service, prepared->memories);
     *attnd_prepared_run(prepared_runs, prepared) = (struct attnd_run){.mailbox = ATTND_NONE};
-    *prepared = (struct attnd_prepared){.next = prepared_runs->free_prepared, .serial = serial + 1};
-    prepared_runs->free_prepared = attnd_prepared_index(prepared_runs, prepared);
+    *prepared = (struct attnd_prepared){.next = ATTND_NONE, .serial = serial + 1};
+    const uint32_t index = attnd_prepared_index(prepared_runs, prepared);
+    if (prepared_runs->free_prepared == ATTND_NONE)
+        prepared_runs->free_prepared = index;
+    else
+        prepared_runs->prepared[prepared_runs->free_last].next = index;
+    prepared_runs->free_last = index;
     prepared_runs->prepared_count--;
 }
 

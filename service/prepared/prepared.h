@@ -114,7 +114,7 @@ struct attnd_prepared_events {
     void (*answered)(struct attnd_mail *mail, const struct attnd_prepared_answer *answer);
     /* The worker does not watch the mailbox of a session that counts on it. */
     void (*unwatched)(struct attnd_client *client, const char *why);
-    /* The HOLD or PUBLISH (@kind) of a change is acked: its turn comes again. */
+    /* The HOLD or PUBLISH (@kind) of a change is acked: its step comes again. */
     void (*acked)(struct attnd_plan_change *change, uint32_t kind);
     /* Nothing of a dying session's mailbox is left. */
     void (*closed)(struct attnd_client *client);
@@ -127,7 +127,9 @@ struct attnd_prepared_runs {
     struct attnd_prepared_events events;
     int lost; /* there is no worker: nothing is in flight, and the next one is sent everything */
     struct attnd_heap scratch; /* of prepared runs */
-    uint32_t free_prepared, prepared_count;
+    /* The one that was given back first is given out first: a graph that replays the number of a
+     * run that is gone is answered so, and does not come upon another's. */
+    uint32_t free_prepared, free_last, prepared_count;
     uint32_t waiting_begin, waiting_count; /* circular */
     uint32_t free_sent, sent_count;
     struct attnd_mail mail[ATTND_MAILBOXES_MAX];
@@ -218,14 +220,14 @@ void attnd_control_command_pump(struct attnd_prepared_runs *prepared_runs);
 int attnd_control_command_retired(struct attnd_prepared_runs *prepared_runs,
                                   const struct attnd_retire *retire);
 
-/* ---- plan.c: the turn of a set or an advance whose plan has prepared runs ---- */
+/* ---- plan.c: the step of a set or an advance whose plan has prepared runs ---- */
 
 /** attnd_prepared_taken() - another change has the plan: this one must wait. */
 int attnd_prepared_taken(const struct attnd_plan_object *plan);
 /** attnd_prepared_stale() - no generation is free, and a HOLD would free one. */
 int attnd_prepared_stale(const struct attnd_plan_object *plan);
 /** attnd_prepared_hold() - before a plan may change. Return: 1 the change waits for the event
- * acked, and change->sent says why when its turn comes again; 0 go on: nobody can launch a run of
+ * acked, and change->sent says why when its step comes again; 0 go on: nobody can launch a run of
  * it. */
 int attnd_prepared_hold(struct attnd_plan_change *change);
 /** attnd_prepared_was_set() - scratch and extents of the plan's prepared runs again; if there is no

@@ -122,7 +122,7 @@ int attnd_call_mapped(struct attnd_call *call)
         attnd_client_kill(client, "there is no memory for its session");
         return 0;
     }
-    client->state = ATTND_SESSION_OPEN;
+    client->state = ATTND_CLIENT_OPEN;
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_OPENED);
     attnd_client_opened(client);
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) opened, %u ring entries", client->id,

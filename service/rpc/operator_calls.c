@@ -48,7 +48,7 @@ int attnd_call_session_kill(struct attnd_call *call)
     struct attnd_client *session = find_session(call->service, id);
     char why[96];
 
-    if (!session || session->state == ATTND_SESSION_DYING)
+    if (!session || session->state == ATTND_CLIENT_DYING)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_SESSION, 0, id, 0);
     if (asker->uid != 0 && asker->uid != geteuid() && asker->uid != session->uid)
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_SESSION, 0, id, 0);

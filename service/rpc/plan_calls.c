@@ -58,6 +58,7 @@ static struct attnd_batch_limits limits_of(const struct attnd_heap_pool *shape,
                                        .rows = request->rows,
                                        .pages = request->pages,
                                        .levels = request->levels,
+                                       .heads_q = request->heads_q,
                                        .fixed_split = request->fixed_split};
 }
 
@@ -81,8 +82,7 @@ int attnd_call_plan_create(struct attnd_call *call)
     if (rc < 0)
         return rc;
     struct attnd_batch_limits limits = limits_of(&attachment->pool->shape, request);
-    rc = attnd_planobj_create(client, attachment, &limits, request->heads_q,
-                              &client->plans[handle - 1], call->fault);
+    rc = attnd_planobj_create(client, attachment, &limits, &client->plans[handle - 1], call->fault);
     if (rc < 0)
         return rc;
     attachment->plans++;

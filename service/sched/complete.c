@@ -10,7 +10,7 @@
 
 #include <assert.h>
 
-void attnd_session_mark_dirty(struct attnd_session_lanes *session)
+void attnd_lanes_mark_dirty(struct attnd_client_lanes *session)
 {
     if (session->dirty)
         return;
@@ -18,13 +18,13 @@ void attnd_session_mark_dirty(struct attnd_session_lanes *session)
     session->scheduler->dirty_count++;
 }
 
-void attnd_session_break(struct attnd_session_lanes *session)
+void attnd_lanes_break(struct attnd_client_lanes *session)
 {
     session->broken = 1;
-    attnd_session_mark_dirty(session);
+    attnd_lanes_mark_dirty(session);
 }
 
-static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cqe)
+static void post(struct attnd_client_lanes *session, const struct attnd_cqe *cqe)
 {
     if (session->closing || session->broken)
         return;
@@ -33,10 +33,10 @@ static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cq
     else
         session->cq_room--;
     attnd_crash(ATTND_CRASH_DAEMON_COMPLETION_POSTED);
-    attnd_session_mark_dirty(session);
+    attnd_lanes_mark_dirty(session);
 }
 
-static void count_latency(struct attnd_session_stats *stats, const struct attnd_sched_op *op,
+static void count_latency(struct attnd_work_stats *stats, const struct attnd_sched_op *op,
                           uint64_t begin_ns, uint64_t end_ns)
 {
     /* The worker's clock is read by other processors, and a GPU's is translated. */
@@ -44,13 +44,13 @@ static void count_latency(struct attnd_session_stats *stats, const struct attnd_
     attnd_histogram_add(&stats->duration, end_ns > begin_ns ? end_ns - begin_ns : 0);
 }
 
-static void count_fault(struct attnd_session_stats *stats, int code)
+static void count_fault(struct attnd_work_stats *stats, int code)
 {
     if (code > -ATTND_ERRORS_END && code < 0)
         stats->faults[-code]++;
 }
 
-static void count_success(struct attnd_session_stats *stats, const struct attnd_sched_op *op)
+static void count_success(struct attnd_work_stats *stats, const struct attnd_sched_op *op)
 {
     if (op->sqe.opcode == ATTND_OP_RUN) {
         stats->runs++;
@@ -72,7 +72,7 @@ static void note_append(const struct attnd_sched_op *op)
 
 static void tell_monitor(const struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
 {
-    const struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_client *client = session->client;
     struct attnd_monitor *monitor = &session->scheduler->service->monitor;
 
@@ -96,7 +96,7 @@ static void tell_monitor(const struct attnd_sched_op *op, uint64_t begin_ns, uin
 
 void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     const struct attnd_fault *fault = &op->fault;
 
     if (fault->code == 0) {
@@ -129,12 +129,14 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
     attnd_op_free(op);
 }
 
-struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
-                                    const struct attnd_sqe *sqe)
+struct attnd_sched_op *attnd_op_new(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = session->free_ops;
-    assert(op); /* as many as completion slots */
-    session->free_ops = op->next;
+    assert(session->client->in_flight < session->client->ring_entries);
+    if (op)
+        session->free_ops = op->next;
+    else
+        op = &session->ops[session->fresh_op++]; /* as many as completion slots */
     *op = (struct attnd_sched_op){.sqe = *sqe,
                                   .lane = &session->lane[0],
                                   .lengths = {.generation = ATTND_NONE},
@@ -145,7 +147,8 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
 
 void attnd_op_free(struct attnd_sched_op *op)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
+    attnd_deadlines_remove(&session->deadlines, op);
     attnd_op_let_go(op);
     attnd_results_unreserve(op);
     if (op->prefix)

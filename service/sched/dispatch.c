@@ -1,5 +1,5 @@
 /*
- * dispatch.c - from an operation whose turn has come to a command in the worker's ring.
+ * dispatch.c - from an operation whose step has come to a command in the worker's ring.
  *
  * A run holds what it uses until it is retired: a slot of the run table and a range of the worker's
  * scratch. The memory that it names it has held since it was submitted, and so it has its lengths
@@ -13,11 +13,11 @@
 
 #include <assert.h>
 
-static enum attnd_turn refuse(struct attnd_sched_op *op, int code, enum attnd_field field,
+static enum attnd_step refuse(struct attnd_sched_op *op, int code, enum attnd_field field,
                               int64_t value, int64_t limit)
 {
     attnd_fault_set(&op->fault, code, field, 0, value, limit);
-    return ATTND_TURN_DONE;
+    return ATTND_STEP_DONE;
 }
 
 /* Return: 1 all are mapped; 0 not yet; -ATTND_E_* one never will be, with the worker's @fault: an
@@ -42,7 +42,7 @@ static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op
     const struct attnd_pool *pool = op->plan->attachment->pool;
     int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);
     if (rc > 0)
-        rc = all_mapped(scheduler->maps, op->plan->tables, ATTND_VARIANT_TABLES, &op->fault);
+        rc = all_mapped(scheduler->maps, op->plan->tables, ATTND_TABLES, &op->fault);
     return rc <= 0 ? rc
                    : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
 }
@@ -52,11 +52,9 @@ static int resolve(struct attnd_sched_op *op, struct attnd_run *run)
 {
     const struct attnd_service *service = op->lane->session->scheduler->service;
     if (op->sqe.opcode == ATTND_OP_APPEND)
-        return attnd_places_append(service, op->plan, &op->sqe.u.append, op->memories, run,
-                                   &op->fault);
+        return attnd_places_append(op->plan, &op->sqe.u.append, op->memories, run, &op->fault);
     if (op->sqe.opcode == ATTND_OP_MERGE)
-        return attnd_places_merge(service, op->plan, &op->admitted->u.merge, op->memories, run,
-                                  &op->fault);
+        return attnd_places_merge(op->plan, &op->admitted->u.merge, op->memories, run, &op->fault);
     return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, &op->fault);
 }
 
@@ -84,7 +82,7 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
 
     slot->op = op;
     op->run = index;
-    attnd_share_count(op->lane->session, 1);
+    attnd_line_count(op->lane->session, 1);
     scheduler->queue->runs[index] = *run;
     attnd_crash(ATTND_CRASH_DAEMON_RUN_FILLED);
     push_command(scheduler, op);
@@ -116,35 +114,35 @@ static struct attnd_run describe(const struct attnd_sched_op *op)
     return run;
 }
 
-enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
+enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
     const struct attnd_plan_object *plan = op->plan;
 
     if (op->fault.code) /* refused on the way in */
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (plan->planning || attnd_prepared_taken(plan))
-        return ATTND_TURN_BLOCKED;
+        return ATTND_STEP_BLOCKED;
     if (!plan->filled)
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
     attnd_planobj_pin(op->plan, &op->lengths);
     struct attnd_run run = describe(op);
     if (run.items == 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (resolve(op, &run) < 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (run.kind == ATTND_RUN_APPEND && check_append(op) < 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     uint64_t scratch_bytes = run.kind == ATTND_RUN_ATTEND ? plan->scratch_bytes : 0;
 
-    if (!scheduler->queue->accepting || !attnd_share_slot(op->lane->session) ||
-        (in_line && attnd_share_in_line(op->lane->session)))
-        return ATTND_TURN_WAIT;
+    if (!scheduler->queue->accepting || !attnd_line_slot(op->lane->session) ||
+        (in_line && attnd_line_is_before(op->lane->session)))
+        return ATTND_STEP_WAIT;
     int rc = mapped(scheduler, op);
     if (rc < 0)
-        return ATTND_TURN_DONE;
+        return ATTND_STEP_DONE;
     if (rc == 0)
-        return ATTND_TURN_BLOCKED;
+        return ATTND_STEP_BLOCKED;
     struct attnd_run_slot *slot = &scheduler->slots[scheduler->free_slot];
     slot->scratch_bytes = scratch_bytes;
     if (scratch_bytes) {
@@ -152,11 +150,11 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
             return refuse(op, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, (int64_t)scratch_bytes,
                           (int64_t)scheduler->scratch.bytes);
         if (attnd_heap_take(&scheduler->scratch, scratch_bytes, &slot->scratch_offset_bytes) < 0)
-            return ATTND_TURN_WAIT;
+            return ATTND_STEP_WAIT;
         run.scratch_offset_bytes = slot->scratch_offset_bytes;
     }
     launch(scheduler, op, &run);
-    return ATTND_TURN_DISPATCHED;
+    return ATTND_STEP_DISPATCHED;
 }
 
 void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
@@ -167,7 +165,7 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
 
     if (slot->scratch_bytes)
         attnd_heap_give(&scheduler->scratch, slot->scratch_offset_bytes, slot->scratch_bytes);
-    attnd_share_count(op->lane->session, -1);
+    attnd_line_count(op->lane->session, -1);
     slot->op = NULL;
     slot->next_free = scheduler->free_slot;
     scheduler->free_slot = run;

@@ -1,15 +1,14 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. Its turn ends in one of five ways: it is done, and
- * the next has its turn; the planner's thread has it; the worker has it, and the lane goes on when
- * it retires; the worker was sent a HOLD or PUBLISH of its plan, and it has another turn when that
- * is acked; or something is missing, and the lane stands in a line of the scheduler until that may
- * have changed. Runs that miss a slot or scratch stand in a line for all sessions (share.c),
- * and the first of it goes before all others, so a large run cannot be starved by small ones. An
- * operation that misses something of its own stands apart: an advance without a free generation
- * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
- * yet must not hold up the others.
+ * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the seven ways in
+ * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
+ * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
+ * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes
+ * before all others, so a large run cannot be starved by small ones. An operation that misses
+ * something of its own stands apart: an advance without a free generation must not hold up the runs
+ * that will free one, and a run whose memory the worker has not mapped yet must not hold up the
+ * others.
  *
  * An operation reads the lengths of its plan as they are when it is submitted, however long it
  * waits: they are pinned on its way in. Behind a set or an advance in its lane it reads what that
@@ -61,13 +60,27 @@ static void leave_line(struct attnd_lane *lane)
     list_remove(&lane->session->waiting, lane);
 }
 
+static void block(struct attnd_lane *lane)
+{
+    lane->state = ATTND_LANE_BLOCKED;
+    lane->session->scheduler->blocked_count++;
+    list_push(&lane->session->blocked, lane);
+}
+
+static void unblock(struct attnd_lane *lane)
+{
+    lane->session->scheduler->blocked_count--;
+    list_remove(&lane->session->blocked, lane);
+}
+
 void attnd_lane_unlist(struct attnd_lane *lane)
 {
-    struct attnd_scheduler *scheduler = lane->session->scheduler;
     if (lane->state == ATTND_LANE_WAITING)
         leave_line(lane);
+    else if (lane->state == ATTND_LANE_READY)
+        list_remove(&lane->session->ready, lane);
     else if (lane->state == ATTND_LANE_BLOCKED)
-        list_remove(&scheduler->blocked, lane);
+        unblock(lane);
     else
         return;
     lane->state = ATTND_LANE_IDLE;
@@ -79,7 +92,7 @@ static int is_change(const struct attnd_sched_op *op)
            (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE);
 }
 
-/* Where the plan is being changed by another lane, the turn of the operation pins. */
+/* Where the plan is being changed by another lane, the step of the operation pins. */
 static void pin(struct attnd_sched_op *op)
 {
     struct attnd_plan_object *plan = op->plan;
@@ -98,7 +111,7 @@ static void leaves(struct attnd_lane *lane, const struct attnd_sched_op *op)
 
 uint32_t attnd_lane_users(const struct attnd_sched_op *op)
 {
-    const struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_client_lanes *session = op->lane->session;
     uint32_t users = 0;
     for (const struct attnd_lane *lane = session->lane; lane < session->lane + ATTND_LANES_MAX;
          lane++)
@@ -115,6 +128,7 @@ void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op)
     if (lane->changes == 0)
         pin(op);
     op->next = NULL;
+    op->previous = lane->tail;
     if (lane->tail)
         lane->tail->next = op;
     else
@@ -126,7 +140,9 @@ struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane)
 {
     struct attnd_sched_op *op = lane->head;
     lane->head = op->next;
-    if (!lane->head)
+    if (lane->head)
+        lane->head->previous = NULL;
+    else
         lane->tail = NULL;
     leaves(lane, op);
     return op;
@@ -140,21 +156,20 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
         attnd_lane_pop(lane);
         return;
     }
-    struct attnd_sched_op *before = lane->head;
-    while (before->next != op)
-        before = before->next;
-    before->next = op->next;
-    if (lane->tail == op)
-        lane->tail = before;
+    op->previous->next = op->next;
+    if (op->next)
+        op->next->previous = op->previous;
+    else
+        lane->tail = op->previous;
     leaves(lane, op);
 }
 
-static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
+static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
 {
     if (op->prefix)
-        return attnd_prefix_turn(op);
+        return attnd_prefix_step(op);
     if (!op->plan)
-        return ATTND_TURN_DONE; /* refused on the way in */
+        return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
     case ATTND_OP_PLAN_SET:
         return attnd_change_set(op);
@@ -180,41 +195,74 @@ static void finish_head(struct attnd_lane *lane)
     attnd_complete(op, begin_ns, end_ns);
 }
 
-static void block(struct attnd_lane *lane)
+/* One step of the head. */
+static void end_step(struct attnd_lane *lane, enum attnd_step step)
 {
-    lane->state = ATTND_LANE_BLOCKED;
-    list_push(&lane->session->scheduler->blocked, lane);
+    switch (step) {
+    case ATTND_STEP_DONE:
+        finish_head(lane);
+        break;
+    case ATTND_STEP_MORE:
+        break;
+    case ATTND_STEP_DISPATCHED:
+        lane->state = ATTND_LANE_DISPATCHED;
+        break;
+    case ATTND_STEP_WAIT:
+        wait_in_line(lane);
+        break;
+    case ATTND_STEP_BLOCKED:
+        block(lane);
+        break;
+    case ATTND_STEP_SENT:
+        lane->state = ATTND_LANE_SENT;
+        lane->session->sent++;
+        break;
+    case ATTND_STEP_PLANNING:
+        lane->state = ATTND_LANE_PLANNING;
+        lane->session->planning++;
+        break;
+    case ATTND_STEP_PARKED:
+        attnd_lane_pop(lane);
+        break;
+    }
+}
+
+static void be_ready(struct attnd_lane *lane)
+{
+    struct attnd_client_lanes *session = lane->session;
+
+    lane->state = ATTND_LANE_READY;
+    list_push(&session->ready, lane);
+    attnd_work_queue(attnd_sched_works(session), &session->client->account, &session->lanes_work);
 }
 
 void attnd_lane_go(struct attnd_lane *lane)
 {
+    struct attnd_works *works = attnd_sched_works(lane->session);
+
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
-        switch (take_turn(lane->head, 1)) {
-        case ATTND_TURN_DONE:
-            finish_head(lane);
-            break;
-        case ATTND_TURN_DISPATCHED:
-            lane->state = ATTND_LANE_DISPATCHED;
-            break;
-        case ATTND_TURN_WAIT:
-            wait_in_line(lane);
-            break;
-        case ATTND_TURN_BLOCKED:
-            block(lane);
-            break;
-        case ATTND_TURN_SENT:
-            lane->state = ATTND_LANE_SENT;
-            lane->session->sent++;
-            break;
-        case ATTND_TURN_PLANNING:
-            lane->state = ATTND_LANE_PLANNING;
-            lane->session->planning++;
-            break;
-        case ATTND_TURN_PARKED:
-            attnd_lane_pop(lane);
-            break;
-        }
+        end_step(lane, take_step(lane->head, 1));
+        if (lane->state == ATTND_LANE_IDLE && lane->head && attnd_work_spent(works))
+            be_ready(lane);
     }
+}
+
+int attnd_lane_ready_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, lanes_work));
+    struct attnd_works *works = attnd_sched_works(session);
+
+    session->scheduler->now_ns = 0;
+    while (session->ready.head) {
+        struct attnd_lane *lane = session->ready.head;
+        attnd_lane_unlist(lane);
+        attnd_lane_go(lane);
+        if (attnd_work_spent(works))
+            break;
+    }
+    return session->ready.head != NULL;
 }
 
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
@@ -222,7 +270,7 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
     struct attnd_sched_op *op =
         (struct attnd_sched_op *)(void *)((char *)change - offsetof(struct attnd_sched_op, change));
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     if (attnd_prepared_acked(change, kind, session->closing))
         return;
@@ -233,13 +281,13 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 void attnd_lane_planned(struct attnd_sched_op *op)
 {
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
 
     session->planning--;
     lane->state = ATTND_LANE_IDLE;
@@ -254,36 +302,46 @@ void attnd_lane_planned(struct attnd_sched_op *op)
         return;
     }
     attnd_op_free(attnd_lane_pop(lane));
-    attnd_session_drain(session);
+    attnd_lanes_drain(session);
 }
 
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = attnd_share_next(scheduler))) { /* runs: none is sent ahead */
-        enum attnd_turn turn = take_turn(lane->head, 0);
-        if (turn == ATTND_TURN_WAIT)
+    while ((lane = attnd_line_next(scheduler))) { /* runs: none is sent ahead */
+        enum attnd_step step = take_step(lane->head, 0);
+        if (step == ATTND_STEP_WAIT)
             return;
         attnd_lane_unlist(lane);
-        if (turn == ATTND_TURN_DISPATCHED) {
-            lane->state = ATTND_LANE_DISPATCHED;
-        } else if (turn == ATTND_TURN_BLOCKED) {
-            block(lane);
-        } else {
-            finish_head(lane);
-            attnd_lane_go(lane);
-        }
+        end_step(lane, step);
+        attnd_lane_go(lane);
     }
+}
+
+int attnd_lane_retry_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, retry_work));
+
+    session->scheduler->now_ns = 0;
+    /* Each blocked lane once: those still blocked come to stand behind the count. */
+    for (uint32_t count = session->blocked.count; count > 0; count--) {
+        struct attnd_lane *lane = session->blocked.head;
+        attnd_lane_unlist(lane);
+        attnd_lane_go(lane);
+    }
+    return 0;
 }
 
 void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
     attnd_control_command_pump(scheduler->prepared_runs);
-    /* Each blocked lane once: those still blocked come to stand behind the count. */
-    for (uint32_t count = scheduler->blocked.count; count > 0; count--) {
-        struct attnd_lane *lane = scheduler->blocked.head;
-        attnd_lane_unlist(lane);
-        attnd_lane_go(lane);
+    for (uint32_t i = 0; i < scheduler->open_count && scheduler->blocked_count; i++) {
+        struct attnd_client_lanes *session = scheduler->open[i];
+        if (session->blocked.count)
+            attnd_work_start(&scheduler->service->works, &session->client->account,
+                             &session->retry_work);
     }
     retry_waiting(scheduler);
 }

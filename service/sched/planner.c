@@ -3,7 +3,7 @@
  *
  * Its work is lent to it: nobody else looks at an operation, its copy of the batch and its plan
  * until the job is done (lane.c, ATTND_LANE_PLANNING). So the lock guards two lists and the
- * sessions' turns, nothing more. Jobs are worked one at a time. The next is of the session whose
+ * sessions' order, nothing more. Jobs are worked one at a time. The next is of the session whose
  * last one was the longest ago: one that plans without end costs another the job that is under way.
  */
 #include "service/sched/planner.h"
@@ -28,7 +28,7 @@ struct attnd_planner {
     pthread_cond_t changed;
     struct attnd_planner_job *queued, **queued_end;
     struct attnd_planner_job *worked, **worked_end;
-    uint64_t turns;
+    uint64_t jobs;
     int stop;
 };
 
@@ -39,14 +39,14 @@ static struct attnd_planner_job *pick(struct attnd_planner *planner)
     if (!*best)
         return NULL;
     for (struct attnd_planner_job **at = &(*best)->next; *at; at = &(*at)->next)
-        if (*(*at)->turn < *(*best)->turn)
+        if (*(*at)->last < *(*best)->last)
             best = at;
     struct attnd_planner_job *job = *best;
     *best = job->next;
     if (planner->queued_end == &job->next)
         planner->queued_end = best;
     job->next = NULL;
-    *job->turn = ++planner->turns;
+    *job->last = ++planner->jobs;
     return job;
 }
 

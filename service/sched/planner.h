@@ -13,7 +13,7 @@ struct attnd_planner;
 /* Embedded in what it is about, which stays until done() was called. */
 struct attnd_planner_job {
     struct attnd_planner_job *next;
-    uint64_t *turn; /* of its session, which has the next turn the earlier it had its last */
+    uint64_t *last; /* number of the last job of its session: the smallest is next */
     void (*work)(struct attnd_planner_job *job);             /* on the thread */
     void (*done)(struct attnd_planner_job *job, int worked); /* on the loop's */
 };

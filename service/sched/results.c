@@ -19,7 +19,7 @@ int attnd_results_init(struct attnd_results *results, const struct attnd_client 
 }
 
 /* The client's head of the completion ring, as it was last checked, says what it has read. */
-static void reclaim(struct attnd_session_lanes *session)
+static void reclaim(struct attnd_client_lanes *session)
 {
     struct attnd_results *results = &session->results;
     const struct attnd_producer *cq = &session->client->cq;
@@ -33,14 +33,14 @@ static void reclaim(struct attnd_session_lanes *session)
     }
 }
 
-int attnd_results_room(struct attnd_session_lanes *session, uint32_t words)
+int attnd_results_room(struct attnd_client_lanes *session, uint32_t words)
 {
     const struct attnd_results *results = &session->results;
 
     if (words <= ATTND_RESULT_WORDS - (results->end - results->begin) - results->reserved)
         return 1;
     if (attnd_producer_space(&session->client->cq) < 0) {
-        attnd_session_break(session);
+        attnd_lanes_break(session);
         return 0;
     }
     reclaim(session);
@@ -61,7 +61,7 @@ void attnd_results_unreserve(struct attnd_sched_op *op)
 
 void attnd_results_put(struct attnd_sched_op *op, const int32_t *words, uint32_t count)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_results *results = &session->results;
     uint32_t entries = session->client->cq.entries;
     uint32_t place = results->end % ATTND_RESULT_WORDS;

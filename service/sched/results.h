@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct attnd_sched_op;
-struct attnd_session_lanes;
+struct attnd_client_lanes;
 
 /* Words up to `end` are free again when the slot of completion `slot` is. */
 struct attnd_result_mark {
@@ -32,7 +32,7 @@ struct attnd_client;
 int attnd_results_init(struct attnd_results *results, const struct attnd_client *client);
 
 /** attnd_results_room() - are there @words beside those reserved? Return: 1, 0. */
-int attnd_results_room(struct attnd_session_lanes *session, uint32_t words);
+int attnd_results_room(struct attnd_client_lanes *session, uint32_t words);
 /** attnd_results_reserve() - for @op, until it completes; attnd_results_room() has said 1. */
 void attnd_results_reserve(struct attnd_sched_op *op, uint32_t words);
 void attnd_results_unreserve(struct attnd_sched_op *op);

@@ -2,7 +2,7 @@
  * retire.c - what the worker finished, and what it will never finish.
  *
  * A retire gives back everything the run held, completes the operation and lets its lane go on;
- * only when the ring is empty do lanes that wait get their turn, so that they find all there is. A
+ * only when the ring is empty do lanes that wait take a step, so that they find all there is. A
  * dead worker retires nothing: its runs, and what is queued behind them, are answered
  * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one. What
  * it was sent beside runs is as good as acked.
@@ -12,7 +12,10 @@
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
 
-static void count_work(struct attnd_session_stats *stats, const struct attnd_retire *retire)
+/* Of them a turn of the loop is not full of. */
+#define RETIRES_PER_LOOK 16
+
+static void count_work(struct attnd_work_stats *stats, const struct attnd_retire *retire)
 {
     stats->busy_ns += retire->busy_ns;
     stats->kv_bytes += retire->kv_bytes;
@@ -45,8 +48,12 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
     }
     struct attnd_sched_op *op = scheduler->slots[retire->run].op;
     struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
-    count_work(&session->client->stats, retire);
+    struct attnd_client_lanes *session = lane->session;
+    struct attnd_client *client = session->client;
+    struct attnd_works *works = attnd_sched_works(session);
+    struct attnd_account *before = attnd_work_enter(works, &client->account);
+    scheduler->now_ns = 0;
+    count_work(&client->stats, retire);
     count_work(&scheduler->service->totals, retire);
     fault_for(op, retire->code);
 
@@ -56,19 +63,22 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
     uint64_t end_ns = retire->end_ns ? retire->end_ns : attnd_sched_now(scheduler);
     attnd_complete(op, retire->begin_ns ? retire->begin_ns : end_ns, end_ns);
     if (session->closing)
-        attnd_session_drain(session);
+        attnd_lanes_drain(session);
     else
         attnd_lane_go(lane);
+    (void)attnd_work_leave(works, before);
 }
 
 int attnd_retire_sweep(struct attnd_scheduler *scheduler)
 {
+    struct attnd_works *works = &scheduler->service->works;
     struct attnd_retire retire;
     int rc, moved = 0;
     while ((rc = attnd_consumer_pop(&scheduler->queue->retires, &retire)) > 0) {
         attnd_crash(ATTND_CRASH_DAEMON_RETIRE_TAKEN);
         retire_one(scheduler, &retire);
-        moved++;
+        if (++moved % RETIRES_PER_LOOK == 0 && attnd_work_turn_spent(works))
+            break;
     }
     if (rc < 0)
         scheduler->queue->broken = 1;
@@ -80,7 +90,7 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler)
 /* Everything in a lane whose head the worker took with it. */
 static void fail_lane(struct attnd_lane *lane)
 {
-    struct attnd_session_lanes *session = lane->session;
+    struct attnd_client_lanes *session = lane->session;
     uint64_t now_ns = attnd_sched_now(session->scheduler);
     lane->state = ATTND_LANE_IDLE;
     while (lane->head) {
@@ -93,7 +103,8 @@ static void fail_lane(struct attnd_lane *lane)
 void attnd_retire_lost(struct attnd_scheduler *scheduler)
 {
     attnd_sched_pause(scheduler);
-    (void)attnd_retire_sweep(scheduler); /* what it finished is good */
+    while (attnd_retire_sweep(scheduler) > 0)
+        ; /* what it finished is good */
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++) {
         struct attnd_sched_op *op = scheduler->slots[run].op;
         if (!op)
@@ -102,7 +113,7 @@ void attnd_retire_lost(struct attnd_scheduler *scheduler)
         attnd_dispatch_release(scheduler, run);
         fail_lane(lane);
         if (lane->session->closing)
-            attnd_session_drain(lane->session);
+            attnd_lanes_drain(lane->session);
     }
     attnd_prepared_lost(scheduler->prepared_runs);
     attnd_queue_abandon(scheduler->queue);

@@ -31,7 +31,7 @@ void attnd_sched_free(struct attnd_scheduler *scheduler);
 int attnd_sched_resume(struct attnd_scheduler *scheduler, uint64_t scratch_bytes);
 /** attnd_sched_pause() - dispatch nothing from now on; runs wait in their lanes. */
 void attnd_sched_pause(struct attnd_scheduler *scheduler);
-/** attnd_sched_retry() - what waits for memory may go on: give lanes their turns, and flush. */
+/** attnd_sched_retry() - what waits for memory may go on: lanes take steps again, and flush. */
 void attnd_sched_retry(struct attnd_scheduler *scheduler);
 /** attnd_retire_lost() - the worker is gone for good: what it had is answered
  * -ATTND_E_WORKER_RESTARTED, and so is what is queued behind. Pauses the scheduler. */
@@ -50,7 +50,7 @@ void attnd_deadline_stop(struct attnd_scheduler *scheduler);
 int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault);
 void attnd_sched_close(struct attnd_client *client);
 
-/** attnd_sched_caught_up() - sweep; has an open session's call come to its turn? A call comes after
+/** attnd_sched_caught_up() - sweep; is an open session's call next? A call comes after
  * everything that was submitted before it, unless the completion ring has no room for that; but one
  * sweep takes only so much of a session. The sweep may end the client.
  * Return: 1 serve it, 0 ask again in the loop's next turn. */
@@ -83,7 +83,7 @@ struct attnd_data_status {
     int mps;
     const char *rates_source; /* "given", "measured", "derived"; NULL: a processor's ratios */
     struct attnd_rates rates;
-    uint32_t hand_over_us; /* as Status has it; 0: absent */
+    uint32_t switch_cost_us; /* as Status has it; 0: absent */
 };
 /** attnd_data_status() - how worker and queue are; strings live as long as the service. */
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);

@@ -35,11 +35,11 @@ static const char *rates_source_name(uint32_t source)
 }
 
 /* Of a service whose worker is under MPS now it says nothing. */
-static uint32_t hand_over_us(const struct attnd_queue *queue)
+static uint32_t switch_cost_us(const struct attnd_queue *queue)
 {
     const int turns = queue->info.residency != 0 && queue->info.mps != 1;
 
-    return turns && queue->hand_over_us != ATTND_HAND_OVER_UNKNOWN ? queue->hand_over_us : 0;
+    return turns && queue->switch_cost_us != ATTND_SWITCH_COST_UNKNOWN ? queue->switch_cost_us : 0;
 }
 
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
@@ -56,7 +56,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .tile_workers = service->queue->info.tile_workers,
         .queue_runs = scheduler->dispatched,
         .worker_heartbeat = attnd_observe32(&service->queue->head->heartbeat),
-        .queue_waiting = scheduler->waiting_count + scheduler->blocked.count,
+        .queue_waiting = scheduler->waiting_count + scheduler->blocked_count,
         .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
         .residency = residency_name(info->residency),
         .sms = info->sms,
@@ -67,7 +67,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .mps = info->mps == 1,
         .rates_source = rates_source_name(service->queue->rates.source),
         .rates = service->queue->rates,
-        .hand_over_us = hand_over_us(service->queue)};
+        .switch_cost_us = switch_cost_us(service->queue)};
 }
 
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)

@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -55,7 +54,7 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
     head->trace_offset_bytes = TRACE_OFFSET;
     head->rates = queue->rates;
-    head->hand_over_us = queue->hand_over_us;
+    head->switch_cost_us = queue->switch_cost_us;
 }
 
 /* Both rings are empty: the file is fresh. */
@@ -88,8 +87,8 @@ void attnd_queue_abandon(struct attnd_queue *queue)
                         &queue->nothing[1], ATTND_QUEUE_ENTRIES);
     queue->broken = queue->pushed = 0;
     queue->abandoned = 1;
-    if (queue->hand_over_us == 0) /* it ended before it was ready, perhaps in that */
-        queue->hand_over_us = queue->head->hand_over_us;
+    if (queue->switch_cost_us == 0) /* it ended before it was ready, perhaps in that */
+        queue->switch_cost_us = queue->head->switch_cost_us;
 }
 
 int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault)
@@ -202,7 +201,6 @@ uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes)
     uint64_t offset_bytes;
     if (attnd_heap_take(&queue->heap, bytes, &offset_bytes) < 0)
         return 0; /* the head lies there */
-    memset(attnd_heap_at(queue, offset_bytes), 0, bytes);
     return offset_bytes;
 }
 

@@ -112,10 +112,10 @@ void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
  * due again, and the events about both follow. */
 void attnd_supervisor_inherit(struct attnd_supervisor *supervisor);
 
-/** attnd_talk_send_due() - talk.c: send messages about memory that are due. */
-void attnd_talk_send_due(struct attnd_supervisor *supervisor);
-/** attnd_talk_receive() - take what the worker says. Return: 1; 0 at end of file. */
-int attnd_talk_receive(struct attnd_supervisor *supervisor);
+/** attnd_messages_send_due() - messages.c: send messages about memory that are due. */
+void attnd_messages_send_due(struct attnd_supervisor *supervisor);
+/** attnd_messages_receive() - take what the worker says. Return: 1; 0 at end of file. */
+int attnd_messages_receive(struct attnd_supervisor *supervisor);
 
 /** attnd_supervisor_state_name() - for status; static storage. */
 const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor);

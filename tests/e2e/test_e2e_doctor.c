@@ -55,7 +55,7 @@ static void where_the_service_works_nothing_of_the_host_fails(void **state)
         CHECK(json_is(finding(report, "gpu"), "health", "OK"));
         Attnd__Status *status = harness_status(harness);
         CHECK_EQUAL(json_is(finding(report, "mps"), "health", "OK"), status->mps);
-        CHECK(!status->has_hand_over_us || /* the service tells it */
+        CHECK(!status->has_switch_cost_us || /* the service tells it */
               strstr(json_text(finding(report, "mps"), "what"), " us as measured here"));
         attnd__status__free_unpacked(status, NULL);
     }

@@ -53,7 +53,7 @@ static void an_idle_service_says_what_it_is(void **state)
     if (e2e_on_gpu())
         CHECK(json_text(status, "rates") && json_number(status, "worker_gflops") > 0);
     else
-        CHECK(!json_object_get(status, "rates") && !json_object_get(status, "hand_over_us"));
+        CHECK(!json_object_get(status, "rates") && !json_object_get(status, "switch_cost_us"));
     CHECK(json_array_size(json_object_get(status, "sessions")) == 0);
     CHECK(json_array_size(json_object_get(status, "pools")) == 0);
 

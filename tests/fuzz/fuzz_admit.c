@@ -6,7 +6,7 @@
  * it. A batch that is admitted keeps the contract of schemas/batch.h, and the planner must cope
  * with it.
  */
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/oracle/batch_check.h"
 #include "tests/support/rigs/plan_check.h"

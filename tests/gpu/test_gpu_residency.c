@@ -266,27 +266,27 @@ static void rates_of_plans_are_measured_once(void **state)
 }
 
 /* What two switches take on any GPU that is not kept by others. */
-#define HAND_OVER_US_MIN 20u
-#define HAND_OVER_US_MAX 5000u
+#define SWITCH_COST_US_MIN 20u
+#define SWITCH_COST_US_MAX 5000u
 
 /* By the first worker of a service: those that follow tell the same figure. */
-static void without_mps_a_hand_over_is_measured_once(void **state)
+static void without_mps_a_switch_cost_is_measured_once(void **state)
 {
-    uint32_t hand_over_us = 0;
+    uint32_t switch_cost_us = 0;
     (void)state;
 
     start(NULL);
     for (uint32_t deaths = 0; deaths < 2; deaths++) {
         Attnd__Status *status = harness_status(&harness);
-        CHECK_EQUAL(status->has_hand_over_us, !status->mps);
-        CHECK(status->mps || status->hand_over_us >= HAND_OVER_US_MIN);
-        CHECK(status->hand_over_us <= HAND_OVER_US_MAX);
-        CHECK(deaths == 0 || status->hand_over_us == hand_over_us);
-        hand_over_us = status->hand_over_us;
+        CHECK_EQUAL(status->has_switch_cost_us, !status->mps);
+        CHECK(status->mps || status->switch_cost_us >= SWITCH_COST_US_MIN);
+        CHECK(status->switch_cost_us <= SWITCH_COST_US_MAX);
+        CHECK(deaths == 0 || status->switch_cost_us == switch_cost_us);
+        switch_cost_us = status->switch_cost_us;
         attnd__status__free_unpacked(status, NULL);
         if (deaths)
             break;
-        printf("to the worker and back: %u us\n", hand_over_us);
+        printf("to the worker and back: %u us\n", switch_cost_us);
         CHECK_EQUAL(kill(harness_worker(&harness), SIGKILL), 0);
         harness_eventually(worker_runs_again, &harness, 10000, "another worker runs");
     }
@@ -464,7 +464,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(it_says_how_it_lives),
         E2E_OWN_TEST(rates_of_plans_are_measured_once),
-        E2E_OWN_TEST(without_mps_a_hand_over_is_measured_once),
+        E2E_OWN_TEST(without_mps_a_switch_cost_is_measured_once),
         E2E_OWN_TEST(an_idle_service_slows_nobody_down),
         E2E_OWN_TEST(what_is_not_reserved_is_left_to_others),
         E2E_OWN_TEST(reserved_sms_answer_while_a_kernel_has_all_others),

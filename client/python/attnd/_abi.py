@@ -21,6 +21,8 @@ HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
 EXECUTORS = "auto", "engine", "service"
 MATCH_WAITS = 2
+LANES = 64
+PLAN_PAGES_MAX = 1 << 26
 
 
 class LayoutMismatch(ImportError):

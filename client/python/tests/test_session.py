@@ -45,6 +45,9 @@ class SessionTest(ServiceTest):
         with self.assertRaises(attnd.Disconnected) as raised:
             attnd.Session("/nonexistent/socket")
         self.assertEqual((raised.exception.field, raised.exception.value), ("socket", 2))
+        self.assertIn("/nonexistent/socket", str(raised.exception))
+        again = pickle.loads(pickle.dumps(raised.exception))
+        self.assertEqual(str(again), str(raised.exception))
 
     def test_who_executes_is_wished_refused_by_name_and_told(self):
         self.assertEqual(self.session.info["executor"], "auto")

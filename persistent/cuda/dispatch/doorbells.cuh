@@ -222,14 +222,14 @@ __device__ __forceinline__ void note_ringer(Dispatch *dispatch, Resident *reside
     __syncwarp();
 }
 
-/* Begins what can begin of a look. @rehearses: executes most of that for nothing, where nothing is
+/* Begins what can begin of a look. @warms_up: executes most of that for nothing, where nothing is
  * rung. The whole warp. */
 __device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *resident,
                                                const DoorbellRules &rules,
-                                               const Doorbells &doorbells, bool rehearses)
+                                               const Doorbells &doorbells, bool warms_up)
 {
     const bool any = rung(doorbells);
-    if (!any && !rehearses)
+    if (!any && !warms_up)
         return;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++)
@@ -429,10 +429,10 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
             }
 #pragma unroll
             for (uint32_t i = 0; i < looks; i++) {
-                const bool rehearses = pass == 1 && base + i == 0;
-                if (rung(hints[i]) || rehearses)
+                const bool warms_up = pass == 1 && base + i == 0;
+                if (rung(hints[i]) || warms_up)
                     take_doorbells(dispatch, resident, rules,
-                                   look_at_mailbox<true>(dispatch, hints[i].index), rehearses);
+                                   look_at_mailbox<true>(dispatch, hints[i].index), warms_up);
             }
         }
         __syncwarp();

@@ -183,7 +183,7 @@ __device__ __forceinline__ void pass_cancels(const Dispatch *dispatch, Resident 
 }
 
 /* The warp that retires, and the last one to end. The next gang waits for that, so in its first
- * pass it retires a run of nobody's, of no items, as rehearsals do (work_slot.cuh). The chores'
+ * pass it retires a run of nobody's, of no items, as warmups do (work_slot.cuh). The chores'
  * warp may have ended before it, and what that passes on is passed on here then: across the bus, so
  * only now and then. */
 __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *resident)
@@ -198,16 +198,16 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
         dispatch->positions[ring_positions].doorbell = ATTND_MAILBOXES_MAX * ATTND_LANES_MAX;
     __syncwarp();
     for (uint32_t pass = 0;; pass++) {
-        const bool rehearses = pass == 0, ended = observe_cta(&dispatch->ended);
+        const bool warms_up = pass == 0, ended = observe_cta(&dispatch->ended);
         const uint32_t first = dispatch->retired;
-        const uint32_t count = rehearses ? 1 : observe_cta(&dispatch->published) - first;
+        const uint32_t count = warms_up ? 1 : observe_cta(&dispatch->published) - first;
         bool any = false;
 #pragma unroll 1
         for (uint32_t i = lane; i - lane < count; i += 32) {
-            const uint32_t at = rehearses ? ring_positions : (first + i) % ring_positions;
+            const uint32_t at = warms_up ? ring_positions : (first + i) % ring_positions;
             uint64_t done = 0;
             if (i < count)
-                done = rehearses ? 1 : run_ended(dispatch, resident, at);
+                done = warms_up ? 1 : run_ended(dispatch, resident, at);
             if (!__any_sync(0xffffffffu, done != 0))
                 continue;
             retire_runs(&self, at, done);

@@ -8,8 +8,8 @@
  * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/host/backend.cuh"
-#include "persistent/cuda/host/hand_over.cuh"
 #include "persistent/cuda/host/rates.cuh"
+#include "persistent/cuda/host/switch_cost.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -211,13 +211,13 @@ static void find_rates(attnd_backend *backend, int sms)
 
 /* What a run in an engine's stream costs for want of MPS, where no worker before this one has said
  * so. A worker that comes later is in a hurry, and does not try again what failed. */
-static void find_hand_over(attnd_backend *backend)
+static void find_switch_cost(attnd_backend *backend)
 {
-    uint32_t *us = &backend->config.queue->hand_over_us;
+    uint32_t *us = &backend->config.queue->switch_cost_us;
     if (backend->mps || *us)
         return;
-    *us = ATTND_HAND_OVER_UNKNOWN; /* if this process ends in it, too */
-    const cudaError_t error = attnd::hand_over_measure(us);
+    *us = ATTND_SWITCH_COST_UNKNOWN; /* if this process ends in it, too */
+    const cudaError_t error = attnd::switch_cost_measure(us);
     if (error)
         backend_say(backend, "what taking turns on the GPU costs is not measured: %s",
                     cudaGetErrorString(error));
@@ -285,7 +285,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
-    find_hand_over(backend);
+    find_switch_cost(backend);
     find_rates(backend, sms);
     describe(backend, sms, info);
     *out = backend;

@@ -38,7 +38,7 @@ constexpr int work_slots = 2;
  * until there is a run and its item is found, most warps have nothing to do, and would then wait
  * for their instructions, 70 ns for each 8 of them. So consumers execute those that ask for an
  * item's keys before, for an item without rows; and a loader warp those that find an item. */
-constexpr uint32_t rehearsal = 0;
+constexpr uint32_t warmup = 0;
 template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
@@ -84,8 +84,8 @@ __device__ __forceinline__ WorkSlots *cta_work()
     return &work;
 }
 
-/* Where the loader warp of a rehearsal puts what it finds. */
-__device__ __forceinline__ WorkSlot *rehearsal_slot()
+/* Where the loader warp of a warmup puts what it finds. */
+__device__ __forceinline__ WorkSlot *warmup_slot()
 {
     __shared__ WorkSlot slot;
     return &slot;

@@ -175,7 +175,7 @@ template <typename Policy> __device__ __forceinline__ bool decode_hides(const It
 /* What became of an item. A result that is not finite may come from a key its row does not see: a
  * product with a zero probability cannot hide a NaN. Nothing is stored then; the caller takes the
  * naive way. */
-enum DecodeEnd { decode_stored, decode_spoilt, decode_rehearsed };
+enum DecodeEnd { decode_stored, decode_spoilt, decode_warmed_up };
 
 /* N: groups of 8 query rows. All consumers. */
 template <typename T, int D, typename Policy, int N>
@@ -197,11 +197,11 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     DecodeQuery<D, N> query;
     query.template ask<Policy>(item, lane);
     ring_begin<D, Policy>(ring, work, number, slots, warp, lane);
-    if (number == rehearsal) {
+    if (number == warmup) {
         cp_async_wait<0>();
         if (lane == 0)
             *kept = {};
-        return decode_rehearsed;
+        return decode_warmed_up;
     }
     rows_find<D, Policy>(&slot->item);
     if (consumer_thread() == 0) {
@@ -239,7 +239,7 @@ __device__ __noinline__ void decode_work(uint32_t number)
     const Item &item = work->slot[number % work_slots].item;
     consumer_warp_sync();
     const DecodeEnd end = attend_decode<T, D, Policy, N>(work, uniform(number));
-    if (end == decode_rehearsed) {
+    if (end == decode_warmed_up) {
         work_leave(work, number);
         return;
     }

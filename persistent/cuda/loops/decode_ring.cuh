@@ -159,12 +159,12 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
         ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
-/* The rehearsal asks for Q, of which there are no rows, and each warp for one block, of one key: as
+/* The warmup asks for Q, of which there are no rows, and each warp for one block, of one key: as
  * if the ring had room for no more. What is read there are @zeros, of the service's own memory; and
  * the same are the tile that is found. Before barriers are there. One warp. */
-__device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *zeros)
+__device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zeros)
 {
-    WorkSlot *slot = &work->slot[rehearsal % work_slots];
+    WorkSlot *slot = &work->slot[warmup % work_slots];
     Item *item = &slot->item;
     ActiveRun *run =
         reinterpret_cast<ActiveRun *>(work->run_copy[0]); /* that of work 2, or later */
@@ -187,12 +187,12 @@ __device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *
     run->aligned = 1;
 }
 
-/* A warp's ring in front of a rehearsal. */
-template <int D, typename Policy> __device__ __forceinline__ DecodeRing rehearsal_ring()
+/* A warp's ring in front of a warmup. */
+template <int D, typename Policy> __device__ __forceinline__ DecodeRing warmup_ring()
 {
     DecodeRing ring = {};
     if (first_item<D> != 0) {
-        ring.walk = {rehearsal, 1, walk_places, 1};
+        ring.walk = {warmup, 1, walk_places, 1};
         ring.ahead = 1;
         ring.ahead_slots = decode_stages<D, Policy> - 1;
     }

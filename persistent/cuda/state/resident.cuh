@@ -174,7 +174,7 @@ struct Resident : Settings {
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
     uint32_t guests_leave;   /* likewise: the last guests that are to leave */
     uint32_t over;           /* the last gang that has no item left to take, and gets none */
-    alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for rehearsals (work_slot.cuh) */
+    alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for warmups (work_slot.cuh) */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions + 1];                 /* one of nobody's (retire.cuh) */
     uint32_t guests_there;                         /* the last guests that have begun */

@@ -212,11 +212,11 @@ __device__ __forceinline__ bool claims_late(const FetchWarp *fetch, uint32_t num
  * own is over soon; or always, by claims_late(), so that what counts is whose turn it is then, and
  * which class. @entry: the run's, at the cursor or, where it is another one's turn, in front of it.
  * @cancelled: if the run is, what its items fail with; else 0.
- * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
+ * @warms_up: of a run of one item, which has been copied and is in nobody's ring.
  */
 template <int D>
 __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number, RunEntry *entry,
-                                              uint32_t *cancelled, bool rehearses)
+                                              uint32_t *cancelled, bool warms_up)
 {
     const uint32_t lane = threadIdx.x % 32;
     if (claims_late(fetch, number)) { /* meanwhile the worker is not idle, for who looks */
@@ -228,11 +228,11 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
     }
     for (;; fetch_next_run(fetch, *entry)) {
         *entry = {fetch->cursor + 1, 0, 1, uint16_t(fetch->variant), 0};
-        if (!rehearses)
+        if (!warms_up)
             *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        if (!rehearses && fetch->work->turn)
+        if (!warms_up && fetch->work->turn)
             *entry = other_turn(fetch, *entry);
         if (!variant_executes(fetch->variant, entry->variant))
             continue;
@@ -245,10 +245,10 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
                 !short_in_hand(fetch, number))
                 fetch_ending<D>(fetch, number);
         }
-        const bool fresh = !rehearses && fetch->copied != entry->sequence;
-        uint32_t item = rehearses ? 0 : nothing, flag = 0;
+        const bool fresh = !warms_up && fetch->copied != entry->sequence;
+        uint32_t item = warms_up ? 0 : nothing, flag = 0;
         uint4 part = {};
-        if (lane == 0 && !rehearses) {
+        if (lane == 0 && !warms_up) {
             item = take_gpu(&live->next_item);
             flag = peek_gpu(&live->cancelled);
         }
@@ -399,28 +399,28 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
                 prefetch_line(v + line);
 }
 
-/* The fetch warp: every item until the kernel leaves. @rehearses: another warp, none but that of
- * the rehearsal, so that the instructions are there when the fetch warp wants them. */
+/* The fetch warp: every item until the kernel leaves. @warms_up: another warp, none but that of
+ * the warmup, so that the instructions are there when the fetch warp wants them. */
 template <int D, typename Policy>
-__device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool rehearses)
+__device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t number = first_item<D>;; number++) {
-        if (first_item<D> != 0 && number == rehearsal + work_slots)
-            work_wait_empty(fetch->work, rehearsal); /* nobody else waits for its end */
+        if (first_item<D> != 0 && number == warmup + work_slots)
+            work_wait_empty(fetch->work, warmup); /* nobody else waits for its end */
         if (number >= work_slots)
             fetch_complete<D>(fetch, number - work_slots + 1, true);
-        WorkSlot *slot = rehearses ? rehearsal_slot() : &fetch->work->slot[number % work_slots];
-        if (lane == 0 && !rehearses)
+        WorkSlot *slot = warms_up ? warmup_slot() : &fetch->work->slot[number % work_slots];
+        if (lane == 0 && !warms_up)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
         uint32_t cancelled = 0;
-        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled, rehearses);
+        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled, warms_up);
         Path path = path_leave;
         if (index != nothing)
             path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
-        if (rehearses)
+        if (warms_up)
             return;
         if (lane == 0) {
             slot->path = path;

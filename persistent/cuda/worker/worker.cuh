@@ -270,13 +270,13 @@ __global__ void __launch_bounds__(resident_threads, 1)
     else if (threadIdx.x == producer_threads - 1)
         work->over = comes_late(resident, gang);
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
-        *decode_ring() = rehearsal_ring<D, Policy>();
+        *decode_ring() = warmup_ring<D, Policy>();
     if (first_item<D> != 0 && threadIdx.x / 32 == 1)
-        rehearsal_fill(work, resident->nothing[first_worker + blockIdx.x]);
+        warmup_fill(work, resident->nothing[first_worker + blockIdx.x]);
     if (threadIdx.x == 0) {
         work_init(work, first_item<D>);
         if (first_item<D> != 0)
-            barrier_arrive(&work->full[rehearsal % work_slots], 1);
+            barrier_arrive(&work->full[warmup % work_slots], 1);
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
@@ -296,16 +296,16 @@ __global__ void __launch_bounds__(resident_threads, 1)
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const uint32_t warp = threadIdx.x / 32, worker = first_worker + blockIdx.x;
-        const bool rehearses = first_item<D> != 0 && warp == 1;
+        const bool warms_up = first_item<D> != 0 && warp == 1;
         if (warp == 0 && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
-        if (warp == 0 || rehearses) {
+        if (warp == 0 || warms_up) {
             FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
-            if (!rehearses)
+            if (!warms_up)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
                 publish_gpu(&resident->guests_there, gang);
-            fetch_work<D, Policy>(&fetch, rehearses);
+            fetch_work<D, Policy>(&fetch, warms_up);
         }
         if (warp == 0) {
             worker_leave(resident, worker);

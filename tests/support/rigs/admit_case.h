@@ -6,7 +6,7 @@
 #ifndef ATTND_TESTS_SUPPORT_RIGS_ADMIT_CASE_H
 #define ATTND_TESTS_SUPPORT_RIGS_ADMIT_CASE_H
 
-#include "ipc/admit.h"
+#include "service/admission/admit.h"
 #include "tests/support/rigs/plan_case.h"
 
 struct admit_case {

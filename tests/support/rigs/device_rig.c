@@ -34,7 +34,7 @@ int device_rig_setup(void **state)
     assert_non_null(device_rig.client);
     device_rig.client->service = &device_rig.service;
     device_rig.client->id = 1;
-    device_rig.client->state = ATTND_SESSION_OPEN;
+    device_rig.client->state = ATTND_CLIENT_OPEN;
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
     device_rig.client->socket = pair[0];

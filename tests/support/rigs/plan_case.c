@@ -157,5 +157,6 @@ struct attnd_batch_limits case_limits(const struct plan_case *c)
         .rows = c->limits.rows,
         .pages = c->limits.pages,
         .levels = c->limits.levels,
+        .heads_q = c->limits.heads_q,
     };
 }

@@ -21,7 +21,7 @@ static struct attnd_client *client_new(uint32_t slot)
     struct attnd_client *client = calloc(1, sizeof(*client));
     client->service = &pool_rig.service;
     client->id = slot + 1;
-    client->state = ATTND_SESSION_OPEN;
+    client->state = ATTND_CLIENT_OPEN;
     client->allowed = 1;
     pool_rig.service.clients[slot] = client;
     return client;

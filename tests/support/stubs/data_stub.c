@@ -86,10 +86,12 @@ void attnd_data_free(struct attnd_service *service)
     service->queue = NULL;
 }
 
-int attnd_sched_sweep(void *service)
+int attnd_sched_sweep(void *context)
 {
-    (void)service;
-    return 0;
+    struct attnd_service *service = context;
+
+    attnd_work_begin(&service->works);
+    return attnd_work_turn(&service->works);
 }
 
 int attnd_sched_caught_up(struct attnd_client *client)
@@ -163,11 +165,10 @@ void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
-                         const struct attnd_batch_limits *limits, uint32_t heads_q,
-                         struct attnd_plan_object **out, struct attnd_fault *fault)
+                         const struct attnd_batch_limits *limits, struct attnd_plan_object **out,
+                         struct attnd_fault *fault)
 {
     (void)client;
-    (void)heads_q;
     (void)fault;
     *out = calloc(1, sizeof(**out));
     (*out)->attachment = attachment;
@@ -247,5 +248,5 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
                                          .worker_state = "running",
                                          .tile_workers = 1,
                                          .residency = data_stub.residency,
-                                         .hand_over_us = data_stub.hand_over_us};
+                                         .switch_cost_us = data_stub.switch_cost_us};
 }

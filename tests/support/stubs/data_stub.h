@@ -13,7 +13,7 @@ struct data_stub {
     uint32_t maps, unmaps, plans, sessions, sweeps;
     uint32_t last_unmapped;
     const char *residency; /* NULL: it is no GPU's */
-    uint32_t hand_over_us;
+    uint32_t switch_cost_us;
 };
 extern struct data_stub data_stub;
 

@@ -178,7 +178,7 @@ void stage_connect(struct stage *stage, struct stage_client *out, uint32_t ring_
     if (left)
         CHECK_EQUAL(attnd_lease_alloc(client->attachments[0], left, pages, &fault), 0);
     CHECK_EQUAL(attnd_sched_open(client, &fault), 0);
-    client->state = ATTND_SESSION_OPEN;
+    client->state = ATTND_CLIENT_OPEN;
     stage_memory_mapped(stage);
 
     struct attnd_submit_head *submit = client->submission.address;
@@ -204,9 +204,10 @@ uint32_t stage_plan(struct stage_client *client)
                                               .requests = 8,
                                               .rows = 64,
                                               .pages = 16,
-                                              .levels = 1};
+                                              .levels = 1,
+                                              .heads_q = 1};
     uint32_t handle = attnd_client_vacant((void *const *)daemon->plans);
-    CHECK_EQUAL(attnd_planobj_create(daemon, daemon->attachments[0], &limits, 1,
+    CHECK_EQUAL(attnd_planobj_create(daemon, daemon->attachments[0], &limits,
                                      &daemon->plans[handle - 1], &fault),
                 0);
     daemon->attachments[0]->plans++;

@@ -158,45 +158,100 @@ static void a_file_that_is_not_exactly_records_is_refused(void **state)
     }
 }
 
-/* Two machines, and a figure that only the second has. */
-static void a_table_has_the_records_of_all_devices(void **state)
+/* What is printed of the records of the folder has @texts in this order, and none of @absent. */
+static void tables_are(const char *const *texts, size_t count, const char *const *absent,
+                       size_t absent_count)
 {
-    static const char *const devices[] = {"h100", "h200"};
-    struct bench_stamp stamp = make_stamp();
-    char why[256] = "", path[128], *text = NULL;
+    char why[256] = "", *text = NULL;
     size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+
+    assert_int_equal(bench_table_print(out, directory, why, sizeof(why)), 0);
+    assert_int_equal(fclose(out), 0);
+    const char *at = text;
+    for (size_t i = 0; i < count; i++) {
+        at = strstr(at, texts[i]);
+        if (!at)
+            fail_msg("%s is not there, or not in its place: %s", texts[i], text);
+    }
+    for (size_t i = 0; i < absent_count; i++)
+        if (strstr(text, absent[i]))
+            fail_msg("%s is there: %s", absent[i], text);
+    free(text);
+}
+
+static void write_records(struct bench_stamp *stamp, const char *device, const char *suite,
+                          const struct bench_record *records, size_t count)
+{
+    char why[256] = "";
+
+    snprintf(stamp->common.device, sizeof(stamp->common.device), "%s", device);
+    if (bench_records_write(stamp, directory, suite, records, count, why, sizeof(why)) != 0)
+        fail_msg("%s", why);
+}
+
+static void forget_records(const char *const *names, size_t count)
+{
+    char path[128];
+
+    for (size_t i = 0; i < count; i++) {
+        snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+static void each_machine_has_a_table(void **state)
+{
+    static const char *const devices[] = {"h100", "h200"}, *const written[] = {"gpu-h100.json",
+                                                                               "gpu-h200.json"};
+    struct bench_stamp stamp = make_stamp();
+    char path[128];
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct bench_record records[3];
+        struct bench_record records[2];
 
         snprintf(stamp.common.device, sizeof(stamp.common.device), "%s", devices[i]);
         records[0] = bench_record_make(&stamp, "gpu.a_us", 10 + i, "us", "lower", "a | b");
         records[1] = bench_record_make(&stamp, "gpu.b_us", 20 + i, "us", "lower", NULL);
-        records[2] = bench_record_make(&stamp, "gpu.a_over_peer", 0.5, "ratio", "lower", NULL);
-        assert_int_equal(
-            bench_records_write(&stamp, directory, "gpu", records, i ? 3 : 2, why, sizeof(why)), 0);
+        write_records(&stamp, devices[i], "gpu", records, 2);
     }
     snprintf(path, sizeof(path), "%s/suite-cpu.json", directory);
     unlink(path);
-    FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(bench_table_print(out, directory, why, sizeof(why)), 0);
-    assert_int_equal(fclose(out), 0);
-    static const char *const order[] = {"| `gpu.a_us` | 10 |", "| `gpu.a_us` | 11 |",
-                                        "| `gpu.b_us` | 20 |", "| `gpu.b_us` | 21 |",
-                                        "| `gpu.a_over_peer` | 0.5 |"};
-    const char *at = text;
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-        at = strstr(at, order[i]);
-        if (!at)
-            fail_msg("%s is not there, or not in its place: %s", order[i], text);
+    static const char *const order[] = {
+        "## h100 (", "| `gpu.a_us` | 10 |", "a \\| b",          "| `gpu.b_us` | 20",
+        "## h200 (", "| `gpu.a_us` | 11",   "| `gpu.b_us` | 21"};
+    tables_are(order, sizeof(order) / sizeof(order[0]), NULL, 0);
+    forget_records(written, 2);
+}
+
+static void old_builds_and_values_below_zero_are_not_shown(void **state)
+{
+    static const char *const written[] = {"new-h100.json", "day-h100.json", "old-h100.json",
+                                          "old-h200.json"};
+    struct bench_stamp stamp = make_stamp();
+    struct bench_record records[2];
+
+    (void)state;
+    static const struct {
+        const char *suite, *device, *date;
+    } files[] = {{"new", "h100", "2026-03-01T00:10:00Z"},
+                 {"day", "h100", "2026-02-28T23:00:00Z"},
+                 {"old", "h100", "2026-02-27T23:00:00Z"},
+                 {"old", "h200", "2026-02-27T23:00:00Z"}};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char name[32];
+        snprintf(stamp.common.date, sizeof(stamp.common.date), "%s", files[i].date);
+        snprintf(stamp.common.device, sizeof(stamp.common.device), "%s", files[i].device);
+        snprintf(name, sizeof(name), "%s.%s_us", files[i].suite, files[i].device);
+        records[0] = bench_record_make(&stamp, name, 1, "us", "lower", NULL);
+        records[1] = bench_record_make(&stamp, "below_us", -1, "us", "lower", NULL);
+        write_records(&stamp, files[i].device, files[i].suite, records, 2);
     }
-    assert_non_null(strstr(text, "a \\| b"));
-    free(text);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof(path), "%s/gpu-%s.json", directory, devices[i]);
-        assert_int_equal(unlink(path), 0);
-    }
+    static const char *const shown[] = {"| `day.h100_us`", "| `new.h100_us`", "| `old.h200_us`"};
+    static const char *const left_out[] = {"old.h100_us", "below_us"};
+    tables_are(shown, 3, left_out, 2);
+    forget_records(written, 4);
 }
 
 static void quantiles_are_within_a_bucket(void **state)
@@ -250,7 +305,8 @@ int main(void)
         cmocka_unit_test(figures_of_uncommitted_changes_are_refused),
         cmocka_unit_test(what_was_packed_elsewhere_says_of_what_commit_it_is),
         cmocka_unit_test(a_file_that_is_not_exactly_records_is_refused),
-        cmocka_unit_test(a_table_has_the_records_of_all_devices),
+        cmocka_unit_test(each_machine_has_a_table),
+        cmocka_unit_test(old_builds_and_values_below_zero_are_not_shown),
         cmocka_unit_test(quantiles_are_within_a_bucket),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

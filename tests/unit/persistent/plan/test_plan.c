@@ -456,36 +456,6 @@ static void workers_finish_close_together(void **state)
     }
 }
 
-static void a_capacity_too_small_is_named_and_leaves_the_plan_empty(void **state)
-{
-    struct attnd_fault fault = {0};
-
-    (void)state;
-    level(4, 3, 100);
-    c.batch.reserve_pages = 2;
-    plan_case_fit(&c);
-    const struct attnd_plan_limits fits = c.limits;
-    const enum attnd_field field[] = {ATTND_F_REQUESTS, ATTND_F_ROWS, ATTND_F_PAGES,
-                                      ATTND_F_HEADS_Q};
-    for (uint32_t i = 0; i < 4; i++) {
-        c.limits = fits;
-        c.limits.requests -= field[i] == ATTND_F_REQUESTS;
-        c.limits.rows -= field[i] == ATTND_F_ROWS;
-        c.limits.pages -= field[i] == ATTND_F_PAGES;
-        c.limits.heads_q -= field[i] == ATTND_F_HEADS_Q ? 8 : 0;
-        assert_int_equal(plan_case_new(&c), 0);
-        assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_NO_SPACE);
-        assert_int_equal(fault.field, field[i]);
-        assert_int_equal(fault.limit, fault.value - (field[i] == ATTND_F_HEADS_Q ? 8 : 1));
-        assert_int_equal(attnd_plan_head(c.plan)->tiles, 0);
-        assert_int_equal(attnd_plan_head(c.plan)->rows, 0);
-        attnd_plan_free(c.plan);
-        free(c.heap);
-        c.plan = NULL;
-        c.heap = NULL;
-    }
-}
-
 static void capacities_out_of_range_need_no_heap(void **state)
 {
     (void)state;
@@ -578,7 +548,6 @@ int main(void)
         TEST(a_prefix_level_without_pages_costs_nothing),
         TEST(levels_may_partition_the_rows_differently),
         TEST(workers_finish_close_together),
-        TEST(a_capacity_too_small_is_named_and_leaves_the_plan_empty),
         TEST(capacities_out_of_range_need_no_heap),
         TEST(scratch_holds_counters_states_and_outputs),
         TEST(an_append_has_an_item_for_each_block_of_rows),

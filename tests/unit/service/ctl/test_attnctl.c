@@ -205,7 +205,7 @@ static void people_read_a_table(void **state)
     size_t bytes = 0;
     set_all(&status.base);
     status.heap_bytes = 3u << 29;
-    status.hand_over_us = 287;
+    status.switch_cost_us = 287;
     status.loop_reason = (char *)(uintptr_t) "refused";
     status.n_pools = 1;
     status.pools = pools;

@@ -241,10 +241,10 @@ static void what_no_mps_costs_is_a_figure_of_this_machine_or_none(void **state)
     const struct attnd_doctor_gpu gpu = {.driver = 13000, .count = 1};
     struct attnd_doctor_mps mps = {.directory = "/tmp/pipe", .state = -1, .clients = -1};
     (void)state;
-    mps.hand_over_us = 287;
+    mps.switch_cost_us = 287;
     attnd_doctor_mps(&mps, 1000, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_WARN, "costs two switches, 287 us as measured here");
-    mps.hand_over_us = 0; /* the service that answers has no figure */
+    mps.switch_cost_us = 0; /* the service that answers has no figure */
     attnd_doctor_mps(&mps, 1000, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_WARN, "two switches, which have not been measured here");
     attnd_doctor_mps_look("/nonexistent", &mps); /* nobody has been asked yet */

@@ -171,9 +171,10 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 4, first, &fault), -ATTND_E_BUSY);
     struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     prepared_rig_expect_no_answer();
+    CHECK(stage.service.prepared_runs->free_last != first - ATTND_QUEUE_RUNS);
     prepared_rig_retire(&empty, 0);
     prepared_rig_expect_answer(0);
-    CHECK_EQUAL(prepare(plan, 1), first);
+    CHECK_EQUAL(stage.service.prepared_runs->free_last, first - ATTND_QUEUE_RUNS);
 }
 
 /* ---- scratch ---- */
@@ -411,7 +412,7 @@ static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **s
     uint32_t plan = prepared_rig_filled_plan();
     uint32_t prepared = prepare(plan, 0);
     attnd_client_end(client.daemon);
-    CHECK_EQUAL(client.daemon->state, ATTND_SESSION_DYING);
+    CHECK_EQUAL(client.daemon->state, ATTND_CLIENT_DYING);
     CHECK(client.daemon->mail != NULL);
     CHECK_EQUAL(stage.service.queue->runs[prepared].cancel, 1);
     struct attnd_command stop = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
@@ -492,6 +493,46 @@ static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_i
     CHECK_EQUAL(prepared.body.items, object->tile_items);
 }
 
+/* Memory that the daemon has made on the GPU is named by a set before the worker has mapped it. */
+static void a_set_is_published_when_its_tables_are_mapped(void **state)
+{
+    struct attnd_maps *maps = &stage.service.supervisor->maps;
+    struct attnd_memory *table = client.daemon->memories[STAGE_TENSORS - 1];
+    (void)state;
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
+    prepare(plan, 0);
+    struct attnd_plan_object *object = client.daemon->plans[plan - 1];
+    object->tables[0] = table;
+    maps->state[table->index] = ATTND_MAP_MAPPING;
+    maps->not_mapped++;
+    submit(stage_advance(&client, plan, 0, 6));
+    prepared_rig_expect_none();
+    stage_expect_none(&client);
+    CHECK_EQUAL(attnd_maps_mapped(maps, table->index, 0), 1);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command publish = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
+    object->tables[0] = NULL;
+    prepared_rig_retire(&publish, 0);
+    stage_expect(&client, 0, 0);
+}
+
+static void the_number_of_a_run_that_is_gone_is_not_the_next_runs(void **state)
+{
+    int code;
+    uint32_t none;
+    (void)state;
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
+    uint32_t gone = prepare(plan, 0);
+    CHECK_EQUAL(attnd_prepared_remove(client.daemon, 3, gone, &fault), 1);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&command, 0);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &code, &none), 1);
+    for (uint32_t i = 0; i < 64; i++)
+        CHECK(prepare(plan, 0) != gone);
+}
+
 /* As when its engine has sealed it since: the next worker cannot map the memory of the tensors. */
 static void lose_the_tensors(const struct attnd_fault *why)
 {
@@ -552,6 +593,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_mailbox_is_known_when_it_is_watched),
+        CASE(a_set_is_published_when_its_tables_are_mapped),
+        CASE(the_number_of_a_run_that_is_gone_is_not_the_next_runs),
         CASE(a_mailbox_that_cannot_be_watched_leaves_room_for_another),
         CASE(a_worker_without_mailboxes_is_said_to_be_one),
         CASE(a_prepared_run_carries_all_that_a_ring_needs),

@@ -31,7 +31,7 @@ static void the_service_says_what_it_is(void **state)
 {
     (void)state;
     pool_rig.service.totals =
-        (struct attnd_session_stats){.runs = 1, .busy_ns = 3, .kv_bytes = 4, .tiles = 5};
+        (struct attnd_work_stats){.runs = 1, .busy_ns = 3, .kv_bytes = 4, .tiles = 5};
     pool_rig.service.options.memory_max_bytes = 6;
     pool_rig.service.options.host_memory_max_bytes = 7;
     const Attnd__Status *it = status();
@@ -65,17 +65,17 @@ static void what_there_is_not_is_left_out(void **state)
     assert_false(it->sessions[0]->has_prepared || it->sessions[0]->has_launches); /* no mailbox */
 }
 
-static void a_hand_over_is_told_where_it_was_measured(void **state)
+static void a_switch_cost_is_told_where_it_was_measured(void **state)
 {
     (void)state;
     data_stub.residency = "elastic";
-    assert_false(status()->has_hand_over_us);
-    data_stub.hand_over_us = 287;
+    assert_false(status()->has_switch_cost_us);
+    data_stub.switch_cost_us = 287;
     const Attnd__Status *it = status();
     uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
     Attnd__Status *read = attnd__status__unpack(NULL, attnd__status__pack(it, bytes), bytes);
-    assert_true(read && read->has_hand_over_us);
-    assert_int_equal(read->hand_over_us, 287);
+    assert_true(read && read->has_switch_cost_us);
+    assert_int_equal(read->switch_cost_us, 287);
     attnd__status__free_unpacked(read, NULL);
 }
 
@@ -86,7 +86,7 @@ static void a_session_is_told_by_its_own_numbers(void **state)
     strcpy(client->name, "second");
     client->pid = 1234;
     client->in_flight = 7;
-    client->stats = (struct attnd_session_stats){.runs = 10, .appends = 11, .busy_ns = 25};
+    client->stats = (struct attnd_work_stats){.runs = 10, .appends = 11, .busy_ns = 25};
     pool_rig.service.totals.busy_ns = 100;
     const Attnd__SessionStatus *session = status()->sessions[1];
     assert_int_equal(session->session, client->id);
@@ -98,11 +98,11 @@ static void a_session_is_told_by_its_own_numbers(void **state)
     assert_int_equal(session->busy_ns, 25);
     assert_true(session->share > 0.2499 && session->share < 0.2501);
     assert_false(session->dying);
-    client->state = ATTND_SESSION_DYING;
+    client->state = ATTND_CLIENT_DYING;
     assert_true(status()->sessions[1]->dying);
     pool_rig.service.totals.busy_ns = 0; /* nobody has done anything: no share, and no division */
     assert_true(status()->sessions[1]->share == 0);
-    client->state = ATTND_SESSION_OPEN;
+    client->state = ATTND_CLIENT_OPEN;
 }
 
 static void plans_are_counted_for_each_and_for_all(void **state)
@@ -148,7 +148,7 @@ static void memory_is_told_for_the_session_that_pays_the_pool_and_the_host(void 
     assert_true(it->heap_used_bytes > 0);
 }
 
-static void fill(struct attnd_session_stats *stats)
+static void fill(struct attnd_work_stats *stats)
 {
     memset(stats, 0xff, sizeof(*stats));
     for (uint32_t i = 0; i < ATTND_HISTOGRAM_BUCKETS; i++)
@@ -169,7 +169,7 @@ static void the_fullest_house_fits_a_datagram(void **state)
                                            .pid = INT32_MAX,
                                            .in_flight = UINT32_MAX,
                                            .device_memory_bytes = UINT64_MAX,
-                                           .state = ATTND_SESSION_DYING};
+                                           .state = ATTND_CLIENT_DYING};
         memset(clients[i].name, 'n', sizeof(clients[i].name) - 1);
         fill(&clients[i].stats);
         pool_rig.service.clients[i] = &clients[i];
@@ -205,7 +205,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin_rig, pool_rig_teardown_with_loop)
         TEST(the_service_says_what_it_is),
         TEST(what_there_is_not_is_left_out),
-        TEST(a_hand_over_is_told_where_it_was_measured),
+        TEST(a_switch_cost_is_told_where_it_was_measured),
         TEST(a_session_is_told_by_its_own_numbers),
         TEST(plans_are_counted_for_each_and_for_all),
         TEST(memory_is_told_for_the_session_that_pays_the_pool_and_the_host),

@@ -13,7 +13,7 @@
 
 #define RING_ENTRIES 8u
 
-static struct attnd_session_lanes *session;
+static struct attnd_client_lanes *session;
 
 static int setup(void **state)
 {
@@ -35,7 +35,7 @@ static struct attnd_sched_op *op_of(uint8_t opcode, uint8_t flags)
 
 static uint32_t free_ops(void)
 {
-    uint32_t count = 0;
+    uint32_t count = session->client->ring_entries - session->fresh_op;
     for (const struct attnd_sched_op *op = session->free_ops; op; op = op->next)
         count++;
     return count;
@@ -113,7 +113,7 @@ static void an_impossible_ring_breaks_the_session_and_ends_it_later(void **state
     CHECK_EQUAL(session->broken, 0);
     attnd_complete(op_of(ATTND_OP_RUN, 0), 1, 2);
     CHECK_EQUAL(session->broken, 1);
-    CHECK_EQUAL(client.daemon->state, ATTND_SESSION_OPEN); /* not in the middle of a sweep */
+    CHECK_EQUAL(client.daemon->state, ATTND_CLIENT_OPEN); /* not in the middle of a sweep */
     for (uint32_t i = 0; i < RING_ENTRIES; i++)
         CHECK_EQUAL(stage_completion(&client, &cqe), 1);
     attnd_complete(op_of(ATTND_OP_RUN, 0), 1, 2);
@@ -128,7 +128,7 @@ static void runs_and_appends_that_succeed_are_counted_and_nothing_else(void **st
 {
     static const uint8_t opcodes[] = {ATTND_OP_RUN, ATTND_OP_RUN, ATTND_OP_APPEND,
                                       ATTND_OP_PLAN_SET, ATTND_OP_PLAN_ADVANCE};
-    const struct attnd_session_stats *own = &client.daemon->stats;
+    const struct attnd_work_stats *own = &client.daemon->stats;
     (void)state;
     for (size_t i = 0; i < sizeof(opcodes); i++) {
         attnd_complete(op_of(opcodes[i], ATTND_OP_SKIP_SUCCESS), 1, 2);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static uint32_t told(uint32_t residency, uint32_t mps, uint32_t hand_over_us)
+static uint32_t told(uint32_t residency, uint32_t mps, uint32_t switch_cost_us)
 {
     static struct attnd_queue_head head;
     static struct attnd_scheduler scheduler;
@@ -21,15 +21,15 @@ static uint32_t told(uint32_t residency, uint32_t mps, uint32_t hand_over_us)
     queue.head = &head;
     queue.info.residency = residency;
     queue.info.mps = mps;
-    queue.hand_over_us = hand_over_us;
+    queue.switch_cost_us = switch_cost_us;
     service.queue = &queue;
     service.scheduler = &scheduler;
     service.supervisor = &supervisor;
     attnd_data_status(&service, &status);
-    return status.hand_over_us;
+    return status.switch_cost_us;
 }
 
-static void a_hand_over_is_told_where_processes_take_turns(void **state)
+static void a_switch_cost_is_told_where_processes_take_turns(void **state)
 {
     (void)state;
     assert_int_equal(told(ATTND_RESIDENCY_ELASTIC, 0, 287), 287);
@@ -37,18 +37,18 @@ static void a_hand_over_is_told_where_processes_take_turns(void **state)
     assert_int_equal(told(ATTND_RESIDENCY_NONE, 0, 287), 0);    /* no GPU */
 }
 
-static void a_hand_over_that_is_not_known_is_not_told(void **state)
+static void a_switch_cost_that_is_not_known_is_not_told(void **state)
 {
     (void)state;
     assert_int_equal(told(ATTND_RESIDENCY_SHARED, 0, 0), 0);
-    assert_int_equal(told(ATTND_RESIDENCY_SHARED, 0, ATTND_HAND_OVER_UNKNOWN), 0);
+    assert_int_equal(told(ATTND_RESIDENCY_SHARED, 0, ATTND_SWITCH_COST_UNKNOWN), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hand_over_is_told_where_processes_take_turns),
-        cmocka_unit_test(a_hand_over_that_is_not_known_is_not_told),
+        cmocka_unit_test(a_switch_cost_is_told_where_processes_take_turns),
+        cmocka_unit_test(a_switch_cost_that_is_not_known_is_not_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

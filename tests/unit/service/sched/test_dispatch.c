@@ -1,4 +1,4 @@
-/* test_dispatch.c - the turn of a run: what it is told, what it must wait for, what it takes and
+/* test_dispatch.c - the step of a run: what it is told, what it must wait for, what it takes and
  * gives back. */
 #include "tests/support/rigs/sched_rig.h"
 
@@ -12,12 +12,12 @@
 
 static struct attnd_scheduler *scheduler;
 static struct attnd_plan_object *plan;
-static struct attnd_sched_op *op; /* one whose turn has not come; NULL: the worker has it */
+static struct attnd_sched_op *op; /* one whose step has not come; NULL: the worker has it */
 
-/* The way in, up to the operation's turn. */
+/* The way in, up to the operation's step. */
 static struct attnd_sched_op *op_of(struct attnd_sqe sqe)
 {
-    struct attnd_session_lanes *session = client.daemon->lanes;
+    struct attnd_client_lanes *session = client.daemon->lanes;
     struct attnd_sched_op *made = attnd_op_new(session, &sqe);
     made->lane = &session->lane[sqe.lane];
     made->plan = plan;
@@ -45,19 +45,19 @@ static int drop_and_teardown(void **state)
     return sched_rig_teardown(state);
 }
 
-/* It is told so at its turn, and has taken nothing. */
+/* It is told so at its step, and has taken nothing. */
 static void refused(int error, uint32_t field)
 {
-    CHECK_EQUAL(attnd_dispatch_run(op, 1), ATTND_TURN_DONE);
+    CHECK_EQUAL(attnd_dispatch_run(op, 1), ATTND_STEP_DONE);
     CHECK_EQUAL(op->fault.code, -error);
     CHECK_EQUAL(op->fault.field, field);
     CHECK_EQUAL(scheduler->dispatched, 0);
     CHECK(stage_command(&stage) == NULL);
 }
 
-static void waits(enum attnd_turn turn)
+static void waits(enum attnd_step step)
 {
-    CHECK_EQUAL(attnd_dispatch_run(op, 1), turn);
+    CHECK_EQUAL(attnd_dispatch_run(op, 1), step);
     CHECK_EQUAL(op->fault.code, 0);
     CHECK_EQUAL(scheduler->dispatched, 0);
     CHECK(stage_command(&stage) == NULL);
@@ -66,7 +66,7 @@ static void waits(enum attnd_turn turn)
 /* The worker gets it. */
 static void goes(void)
 {
-    CHECK_EQUAL(attnd_dispatch_run(op, 1), ATTND_TURN_DISPATCHED);
+    CHECK_EQUAL(attnd_dispatch_run(op, 1), ATTND_STEP_DISPATCHED);
     CHECK_EQUAL(scheduler->dispatched, 1);
 }
 
@@ -118,7 +118,7 @@ static void a_plan_that_another_operation_changes_keeps_its_runs_waiting(void **
     struct attnd_plan_prepared taken = {.taken = &other};
     (void)state;
     plan->prepared_runs = &taken;
-    waits(ATTND_TURN_BLOCKED);
+    waits(ATTND_STEP_BLOCKED);
     plan->prepared_runs = NULL;
     goes();
     comes_back();
@@ -128,10 +128,10 @@ static void without_a_worker_or_a_slot_it_stands_in_line(void **state)
 {
     (void)state;
     scheduler->queue->accepting = 0;
-    waits(ATTND_TURN_WAIT);
+    waits(ATTND_STEP_WAIT);
     scheduler->queue->accepting = 1;
     scheduler->slots_free = 0;
-    waits(ATTND_TURN_WAIT);
+    waits(ATTND_STEP_WAIT);
     scheduler->slots_free = ATTND_QUEUE_RUNS;
     goes();
     comes_back();
@@ -139,13 +139,13 @@ static void without_a_worker_or_a_slot_it_stands_in_line(void **state)
 
 static void nobody_overtakes_those_in_line_but_the_first_of_them_goes(void **state)
 {
-    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client_lanes *session = op->lane->session;
     struct attnd_lane somebody = {.session = session};
     (void)state;
     session->waiting.head = &somebody;
     scheduler->waiting_count = 1;
-    waits(ATTND_TURN_WAIT);
-    CHECK_EQUAL(attnd_dispatch_run(op, 0), ATTND_TURN_DISPATCHED);
+    waits(ATTND_STEP_WAIT);
+    CHECK_EQUAL(attnd_dispatch_run(op, 0), ATTND_STEP_DISPATCHED);
     session->waiting.head = NULL;
     scheduler->waiting_count = 0;
     comes_back();
@@ -157,7 +157,7 @@ static void memory_that_the_worker_has_not_mapped_is_waited_for_apart(void **sta
     static uint32_t freed[ATTND_MEMORIES_MAX];
     (void)state;
     (void)attnd_maps_lost(maps, freed); /* another worker: all is to be mapped again */
-    waits(ATTND_TURN_BLOCKED);
+    waits(ATTND_STEP_BLOCKED);
     stage_memory_mapped(&stage);
     goes();
     comes_back();
@@ -170,7 +170,7 @@ static void a_table_of_the_variant_that_is_not_mapped_is_waited_for_too(void **s
     (void)state;
     attnd_maps_add(maps, table.index);
     plan->tables[0] = &table;
-    waits(ATTND_TURN_BLOCKED);
+    waits(ATTND_STEP_BLOCKED);
     stage_memory_mapped(&stage);
     goes();
     comes_back();
@@ -248,7 +248,7 @@ static void scratch_is_the_runs_own_until_it_is_back(void **state)
     CHECK(attnd_heap_take(&scheduler->scratch, plan->scratch_bytes, &others) < 0);
     comes_back();
     CHECK_EQUAL(attnd_heap_take(&scheduler->scratch, plan->scratch_bytes, &others), 0);
-    waits(ATTND_TURN_WAIT); /* others have it now */
+    waits(ATTND_STEP_WAIT); /* others have it now */
     attnd_heap_give(&scheduler->scratch, others, plan->scratch_bytes);
     goes();
     comes_back();

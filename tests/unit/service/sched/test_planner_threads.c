@@ -23,7 +23,7 @@ struct scene {
     struct attnd_loop *loop;
     struct attnd_planner *planner;
     struct job job[JOBS];
-    uint64_t turn[2]; /* of two sessions */
+    uint64_t last[2]; /* of two sessions */
     uint32_t order[JOBS], order_count;
     uint32_t done, idle, wanted;
     long work_ns;
@@ -92,7 +92,7 @@ static int teardown(void **state)
 static void submit(uint32_t number, uint32_t session)
 {
     scene.job[number].planner =
-        (struct attnd_planner_job){.turn = &scene.turn[session], .work = work, .done = done};
+        (struct attnd_planner_job){.last = &scene.last[session], .work = work, .done = done};
     attnd_planner_submit(scene.planner, &scene.job[number].planner);
 }
 

@@ -274,7 +274,7 @@ static void results_stay_until_the_client_has_read_their_completion(void **state
 {
     (void)state;
     int32_t *words = calloc(HALF, sizeof(*words));
-    struct attnd_session_lanes *session = client.daemon->lanes;
+    struct attnd_client_lanes *session = client.daemon->lanes;
     for (int32_t round = 0; round < 5; round++) { /* across the ring's end, at another place each */
         put(words, HALF, 1000 * round);
         put(words, HALF - 5, 7000 * round);

@@ -100,7 +100,7 @@ static void reserved_words_are_zero(void **state)
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_RESERVED, 0, 11, 0);
 }
 
-/* The arena has 64 KiB; what is refused on the way in reaches no turn. */
+/* The arena has 64 KiB; what is refused on the way in reaches no step. */
 static void places_of_a_merge_lie_in_the_arena(void **state)
 {
     struct attnd_merge_place places[ATTND_MERGE_PLACES] = {{.memory = STAGE_TENSORS}};

@@ -87,21 +87,21 @@ static void rates_outlive_the_worker_that_measured_them(void **state)
     CHECK_EQUAL(memcmp(&queue->head->rates, &rates, sizeof(rates)), 0);
 }
 
-static void a_hand_over_that_was_measured_is_told_to_the_next_worker(void **state)
+static void a_switch_cost_that_was_measured_is_told_to_the_next_worker(void **state)
 {
     (void)state;
-    CHECK_EQUAL(queue->head->hand_over_us, 0);
-    queue->hand_over_us = 287; /* as it was when the worker was ready */
+    CHECK_EQUAL(queue->head->switch_cost_us, 0);
+    queue->switch_cost_us = 287; /* as it was when the worker was ready */
     lose();
-    CHECK_EQUAL(queue->head->hand_over_us, 287);
+    CHECK_EQUAL(queue->head->switch_cost_us, 287);
 }
 
-static void a_hand_over_in_which_a_worker_died_is_not_measured_again(void **state)
+static void a_switch_cost_in_which_a_worker_died_is_not_measured_again(void **state)
 {
     (void)state;
-    old_head()->hand_over_us = ATTND_HAND_OVER_UNKNOWN; /* what a worker says when it begins */
+    old_head()->switch_cost_us = ATTND_SWITCH_COST_UNKNOWN; /* what a worker says when it begins */
     lose();
-    CHECK_EQUAL(queue->head->hand_over_us, ATTND_HAND_OVER_UNKNOWN);
+    CHECK_EQUAL(queue->head->switch_cost_us, ATTND_SWITCH_COST_UNKNOWN);
 }
 
 static void a_dead_worker_sees_no_command_of_the_next(void **state)
@@ -157,8 +157,8 @@ int main(void)
         CASE(a_dead_workers_answers_reach_nobody),
         CASE(a_dead_worker_sees_no_command_of_the_next),
         CASE(rates_outlive_the_worker_that_measured_them),
-        CASE(a_hand_over_that_was_measured_is_told_to_the_next_worker),
-        CASE(a_hand_over_in_which_a_worker_died_is_not_measured_again),
+        CASE(a_switch_cost_that_was_measured_is_told_to_the_next_worker),
+        CASE(a_switch_cost_in_which_a_worker_died_is_not_measured_again),
         CASE(what_is_left_of_a_dead_worker_is_told_to_end),
         CASE(heap_prepared_runs_and_mailboxes_go_on),
     };

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Holds the headline figures of README.md against the records, because copies age.
+
+    .ci/headline.py [--update]
+
+Between the markers a row is `| what | figure | value | peer |`, with the figure's name between
+backticks. Its value is that of CARD. --update writes values anew.
+"""
+import glob
+import json
+import re
+import sys
+
+CARD = "h100"
+ROW = re.compile(r"^\| (?P<what>.*) \| `(?P<name>\w+\.\w+)` \| (?P<value>\S+) \| (?P<peer>.*) \|$")
+
+
+def values():
+    found = {}
+    for path in glob.glob("bench/results/*-%s.json" % CARD):
+        with open(path, encoding="utf-8") as file:
+            found |= {record["name"]: record["value"] for record in json.load(file)["records"]}
+    return found
+
+
+def renewed(line, known):
+    """Return: the row with the value that is recorded; other lines as they are."""
+    row = ROW.match(line)
+    if not row:
+        return line
+    if row["name"] not in known:
+        sys.exit("README.md: there is no figure %s of %s" % (row["name"], CARD))
+    value = known[row["name"]]
+    text = "%.0f" % value if value >= 1000 else "%.3g" % value
+    return "| %s | `%s` | %s | %s |" % (row["what"], row["name"], text, row["peer"])
+
+
+def main():
+    known = values()
+    with open("README.md", encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    begin, end = (lines.index("<!-- headline:%s -->" % word) for word in ("begin", "end"))
+    new = lines[:begin] + [renewed(line, known) for line in lines[begin:end]] + lines[end:]
+    if sys.argv[1:] == ["--update"]:
+        with open("README.md", "w", encoding="utf-8") as file:
+            file.write("\n".join(new))
+        return 0
+    for old, now in zip(lines, new):
+        if old != now:
+            print("README.md has\n  %s\nand the record says\n  %s" % (old, now))
+    return int(lines != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
