@@ -134,40 +134,43 @@ static struct attnd_plan_image *head_of(const struct attnd_plan_object *object)
     return object->image.address;
 }
 
-void attnd_image_write_set(const struct attnd_client *client,
-                           const struct attnd_plan_object *object, int code)
+/* Everything, as planobj has it now. */
+static void write_all(const struct attnd_client *client, const struct attnd_plan_object *object)
 {
-    if (!object->image.address)
-        return;
-    struct attnd_plan_image *head = head_of(object);
-    attnd_change_begin32(&head->sequence);
-    head->code = object->filled ? 0 : (uint32_t)(code < 0 ? -code : code);
-    if (object->filled) {
-        const struct copy copy = copy_of(object);
-        copy_front(&copy, client, object);
-        copy_arrays(&copy);
-        copy_pages(&copy, object);
-        copy_lengths(&copy, object, 1);
-        head->set_version = object->set_version;
-        head->advance_version = object->advance_version;
-        head->generation = object->generation;
-        head->items = object->tile_items;
-        head->scratch_bytes = object->scratch_bytes;
-    }
-    attnd_change_end32(&head->sequence);
-}
-
-void attnd_image_write_advance(const struct attnd_plan_object *object)
-{
-    if (!object->image.address)
-        return;
     struct attnd_plan_image *head = head_of(object);
     const struct copy copy = copy_of(object);
-    struct attnd_plan_head *shown = (void *)copy.to;
+    copy_front(&copy, client, object);
+    copy_arrays(&copy);
+    copy_pages(&copy, object);
+    copy_lengths(&copy, object, 1);
+    head->set_version = object->set_version;
+    head->items = object->tile_items;
+    head->scratch_bytes = object->scratch_bytes;
+    head->code = 0;
+}
+
+void attnd_image_write(const struct attnd_client *client, const struct attnd_plan_object *object,
+                       int code)
+{
+    if (!object->image.address)
+        return;
+    struct attnd_plan_image *head = head_of(object);
+    struct attnd_plan_head *shown = (void *)((char *)object->image.address + ATTND_IMAGE_PLAN_AT);
+    const int other = head->code != 0 || head->set_version != object->set_version;
+    if (object->filled && !other && head->advance_version == object->advance_version)
+        return;
     attnd_change_begin32(&head->sequence);
-    copy_lengths(&copy, object, 0);
-    shown->advance_version = head->advance_version = object->advance_version;
-    shown->generation = head->generation = object->generation;
+    if (!object->filled || object->planning) {
+        head->code = (uint32_t)(code < 0 ? -code : ATTND_E_INVALID);
+    } else {
+        const struct copy copy = copy_of(object);
+        if (other)
+            write_all(client, object);
+        else
+            copy_lengths(&copy, object, 0);
+        shown->advance_version = head->advance_version = object->advance_version;
+        shown->generation = head->generation = object->generation;
+    }
     attnd_change_end32(&head->sequence);
 }
 
@@ -186,10 +189,13 @@ static int allocate(struct attnd_plan_object *object, uint64_t size_bytes,
         free(pages);
         return rc;
     }
-    if (attnd_shm_seal(shm.fd, ATTND_SEAL_COMPLETION) < 0) {
+    rc = attnd_memory_check_fd(shm.fd, fault);
+    if (rc == 0 && attnd_shm_seal(shm.fd, ATTND_SEAL_COMPLETION) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, 0, 0);
+    if (rc < 0) {
         free(pages);
         attnd_shm_unmap(&shm);
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, 0, 0);
+        return rc;
     }
     object->image = shm;
     object->image_pages = pages;
@@ -214,7 +220,8 @@ static int make(struct attnd_client *client, struct attnd_plan_object *object,
     struct attnd_plan_image *head = head_of(object);
     head->page_size = object->attachment->pool->shape.page_size;
     head->plan_bytes = object->heap_bytes;
-    attnd_image_write_set(client, object, -ATTND_E_INVALID);
+    head->code = ATTND_E_INVALID;
+    attnd_image_write(client, object, -ATTND_E_INVALID);
     return 0;
 }
 

@@ -15,19 +15,20 @@
  * @client: whose plan it is, and who pays
  * @fd:     receives the memfd, which stays the image's; it can be mapped for reading only
  *
- * Return: 0; -ATTND_E_NO_MEMORY (quota, as a plan); -ATTND_E_SYSTEM.
+ * Return: 0; -ATTND_E_NO_MEMORY: field daemon_memory, its session's share; field memory, the
+ * daemon has no descriptor left for it; -ATTND_E_SYSTEM.
  */
 int attnd_image_open(struct attnd_client *client, struct attnd_plan_object *object, int *fd,
                      uint64_t *size_bytes, struct attnd_fault *fault);
 
-/** attnd_image_write_set() - after a set, or an advance that planned again, as planobj has it now:
- * everything, with the tables of its variant under the handles of @client. If the plan is empty the
- * image says why: @code, the set's. */
-void attnd_image_write_set(const struct attnd_client *client,
-                           const struct attnd_plan_object *object, int code);
-
-/** attnd_image_write_advance() - after an advance of a filled plan: the lengths of its generation,
- * and the page ids that these reach and the image does not have. */
-void attnd_image_write_advance(const struct attnd_plan_object *object);
+/**
+ * attnd_image_write() - the image becomes what @object is now, after each operation that may have
+ * changed it: everything after a set, or an advance that planned again, with the tables of its
+ * variant under the handles of @client; after another advance the lengths of its generation, and
+ * page ids that these reach and the image does not have; nothing if nothing is new
+ * @code: of the operation. If the plan is empty, or a thread plans it, the image says it.
+ */
+void attnd_image_write(const struct attnd_client *client, const struct attnd_plan_object *object,
+                       int code);
 
 #endif

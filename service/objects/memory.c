@@ -92,7 +92,7 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
 #define FDS_KEPT (4 * (ATTND_SESSIONS_MAX + ATTND_VISITORS_MAX) + 64)
 
 /* The kernel gives out the lowest that is free: so many are in use, or nearly. */
-static int check_fd(int fd, struct attnd_fault *fault)
+int attnd_memory_check_fd(int fd, struct attnd_fault *fault)
 {
     struct rlimit limit;
 
@@ -193,7 +193,7 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
                      struct attnd_client *payer, int counts, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
-    int rc = check_fd(source->fd, fault);
+    int rc = attnd_memory_check_fd(source->fd, fault);
     if (rc < 0)
         return rc;
     struct attnd_memory *memory = entry_new(service, payer, fault);

@@ -55,6 +55,11 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
 
+/** attnd_memory_check_fd() - may a descriptor that was just made be kept for a session? Return: 0;
+ * -ATTND_E_NO_MEMORY (field memory) it is one of those that connections and the next worker need.
+ */
+int attnd_memory_check_fd(int fd, struct attnd_fault *fault);
+
 /** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
  * for, by the daemon itself, and lives as long as the service. The worker is told when it has
  * mapped it. Return: 0 and *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave;

@@ -149,13 +149,6 @@ static void tell_found(struct attnd_sched_op *op)
     op->fault.value = (int64_t)found.bytes_saved;
 }
 
-/* The plan is another now, or empty. */
-static void was_set(struct attnd_sched_op *op)
-{
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
-    attnd_image_write_set(op->lane->session->client, op->plan, op->fault.code);
-}
-
 enum attnd_step attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -174,7 +167,8 @@ enum attnd_step attnd_change_set(struct attnd_sched_op *op)
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
-    was_set(op);
+    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
     if (op->fault.code == 0)
         tell_found(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
@@ -197,10 +191,9 @@ static enum attnd_step end_advance(struct attnd_sched_op *op)
 
     (void)attnd_planobj_advanced(op->plan, op->generation, scheduler->scratch.bytes, &op->fault);
     if (op->generation == ATTND_NONE)
-        was_set(op);
-    else if (op->fault.code == 0)
-        attnd_image_write_advance(op->plan);
-    else if (!op->change.sent)
+        (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
+    if (op->generation != ATTND_NONE && op->fault.code != 0 && !op->change.sent)
         return ATTND_STEP_DONE;
     return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
 }

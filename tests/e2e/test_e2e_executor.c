@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -203,6 +204,51 @@ static void an_engine_sees_its_plan_as_it_is_set_and_advanced(void **state)
     launched_close(&engine, &trial);
 }
 
+#define FEW_FILES 256u
+
+/* Images, as many as there can be. */
+static int hoard(void *context)
+{
+    const struct rlimit few = {FEW_FILES, FEW_FILES};
+    static struct harness own;
+    struct attnd_fault fault;
+    struct engine engine;
+    uint32_t count = 0, plan = 0, last = 0;
+    uint64_t bytes;
+    int fd, rc = 0;
+    (void)context;
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &few), 0);
+    harness_start(&own, NULL);
+    engine_open(&engine, own.socket, "hoards");
+    const struct random_batch batch = launched_batch();
+    engine_pool(&engine, &batch.shape);
+    while (rc == 0 && count++ < FEW_FILES) {
+        last = plan;
+        plan = engine_plan(&engine, 1, 1, 1, 1, 0);
+        rc = attnd_plan_image_open(engine.session, plan, &fd, &bytes);
+        if (rc == 0)
+            close(fd);
+    }
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(rc, -ATTND_E_NO_MEMORY);
+    CHECK_EQUAL(fault.field, ATTND_F_MEMORY);
+    CHECK(count > FEW_FILES / 4);
+    trial_expect(&engine, &batch);                      /* it goes on */
+    attnd_close(e2e_open(&own));                        /* and others come */
+    CHECK_OK(attnd_plan_destroy(engine.session, last)); /* room for one */
+    CHECK_OK(attnd_plan_image_open(engine.session, plan, &fd, &bytes));
+    close(fd);
+    engine_close(&engine);
+    harness_stop(&own);
+    return 0;
+}
+
+static void images_do_not_use_up_the_descriptors_that_others_need(void **state)
+{
+    (void)state;
+    CHECK_EQUAL(harness_join(harness_fork(hoard, NULL), 30000), 0);
+}
+
 /* Of @dim, type and policy, or the module itself (@name "engine"); its text names the file. */
 static void expect_file(struct attnd_session *session, uint32_t kernel, const char *name)
 {
@@ -321,6 +367,7 @@ int main(void)
         CASE(a_wish_for_the_engine_is_refused_by_name),
         CASE(a_wish_that_there_is_not_is_refused_before_anybody_is_asked),
         CASE(an_engine_sees_its_plan_as_it_is_set_and_advanced),
+        cmocka_unit_test(images_do_not_use_up_the_descriptors_that_others_need),
         CASE(an_engine_gets_the_files_of_its_kernels),
         CASE(what_ends_is_told_to_the_launcher_first),
     };

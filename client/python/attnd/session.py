@@ -151,14 +151,16 @@ class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
     @daemon_uid (this one, or root, if None). @arena_bytes: for page tables on their way, 4 bytes for
     each page id (0: 8 MiB); a plan that does not fit says how many it wants (NoSpace of the arena,
-    value). @tables_bytes: of `tables`. @execute: who executes the runs that a stream launches,
-    "engine" or "service", or "auto", as the service thinks best."""
+    value). @tables_bytes: of `tables`. @execute: who executes the runs that a stream launches, "engine"
+    or "service", or "auto", as the service thinks best."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
         tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
+        if execute not in _abi.EXECUTORS:
+            raise ValueError(f"execute is one of {', '.join(_abi.EXECUTORS)}, not {execute!r}")
         if socket is not None:
             socket = _convert.terminated("socket", os.fsencode(socket))
         args = _abi.OpenArgs(
@@ -167,7 +169,7 @@ class Session:
             ring_entries=_convert.integer("ring_entries", ring_entries, 0, _convert.U32),
             arena_bytes=_convert.integer("arena_bytes", arena_bytes, 0, _convert.U64),
             tables_bytes=_convert.integer("tables_bytes", tables_bytes, 0, _convert.U64),
-            execute=_abi.EXECUTORS.index(_convert.choice("execute", execute, _abi.EXECUTORS)),
+            execute=_abi.EXECUTORS.index(execute),
         )
         if daemon_uid is not None:
             daemon_uid = _convert.integer("daemon_uid", daemon_uid, 0, _convert.U32)

@@ -1,6 +1,7 @@
 """Sessions: faults, waiting, signals, threads, fork, asyncio, and the end."""
 
 import asyncio
+import ctypes as c
 import gc
 import os
 import pickle
@@ -13,6 +14,8 @@ import unittest
 import numpy as np
 
 import attnd
+from attnd._library import lib
+from attnd.errors import checked
 from service import ServiceTest, service
 
 
@@ -50,14 +53,15 @@ class SessionTest(ServiceTest):
         self.assertEqual(str(again), str(raised.exception))
 
     def test_who_executes_is_wished_refused_by_name_and_told(self):
+        def decide(session):  # as the first run that is prepared does
+            checked(lib.attnd_mailbox(session.native(), c.byref(c.c_uint32())))
+
         self.assertEqual(self.session.info["executor"], "auto")
-        attention, q, o = self.engine()
-        attention._prepare(0, [q, o])
+        decide(self.session)
         self.assertEqual(self.session.info["executor"], "service")
-        with attnd.Session(self.path, execute="engine") as self.session:
-            attention, q, o = self.engine()
+        with attnd.Session(self.path, execute="engine") as session:
             with self.assertRaises(attnd.Unsupported) as raised:
-                attention._prepare(0, [q, o])
+                decide(session)
         self.assertEqual(raised.exception.field, "executor")
         with self.assertRaisesRegex(ValueError, "auto, engine, service"):
             attnd.Session(self.path, execute="worker")

@@ -37,6 +37,7 @@ static struct attnd_pool *pool;
 static struct attnd_memory *memory; /* of the pool, and of tables */
 static struct attnd_plan_object *object;
 static struct attnd_fault fault;
+static uint64_t scratch_bytes; /* that partials must fit in */
 static int32_t qo_indptr[ENTRIES + 1], kv_indptr[ENTRIES + 1], kv_indices[LIST_PAGES];
 static int32_t last_page_len[ENTRIES], mask_indptr[ENTRIES + 1];
 static int32_t cascade_qo[3] = {0, 4, 8}, cascade_kv[3] = {0, 2, 4};
@@ -101,6 +102,7 @@ static int setup(void **state)
     make_pool();
     make_plan();
     fault = (struct attnd_fault){0};
+    scratch_bytes = UINT64_MAX;
     return 0;
 }
 
@@ -154,24 +156,20 @@ static int set(const struct attnd_batch_view *batch, struct attnd_memory *table)
     attnd_planobj_hold(&stage.service, object, tables);
     int rc = attnd_planobj_plan(object, batch, &fault);
     if (rc == 0)
-        rc = attnd_planobj_fill(object, UINT64_MAX, &fault);
-    attnd_image_write_set(client.daemon, object, rc);
+        rc = attnd_planobj_fill(object, scratch_bytes, &fault);
+    attnd_image_write(client.daemon, object, rc);
     return rc;
 }
 
 static int advance(const struct attnd_advance_view *view)
 {
     fault = (struct attnd_fault){0};
-    const int generation = attnd_planobj_free_generation(object);
-    int rc = attnd_planobj_check_advance(object, view, &fault);
-    CHECK(generation >= 0);
-    if (rc == 0) {
-        (void)attnd_planobj_plan_advance(object, view, (uint32_t)generation, &fault);
-        rc = attnd_planobj_advanced(object, (uint32_t)generation, UINT64_MAX, &fault);
-    }
-    if (rc == 0)
-        attnd_image_write_advance(object);
-    return rc;
+    const uint32_t generation = (uint32_t)attnd_planobj_free_generation(object);
+    if (attnd_planobj_check_advance(object, view, &fault) == 0)
+        (void)attnd_planobj_plan_advance(object, view, generation, &fault);
+    (void)attnd_planobj_advanced(object, generation, UINT64_MAX, &fault);
+    attnd_image_write(client.daemon, object, fault.code);
+    return fault.code;
 }
 
 /* ---- the judge ---- */
@@ -282,18 +280,35 @@ static void every_set_is_shown_and_changes_the_sequence_by_two(void **state)
     CHECK_EQUAL(image->sequence, before + 4);
 }
 
+/* The planner's thread may be writing it: an advance of a plan that stays filled, for instance. */
+static void a_plan_that_a_thread_plans_is_shown_when_that_is_done(void **state)
+{
+    const struct attnd_batch_view batch = batch_of(0);
+    (void)state;
+    CHECK_EQUAL(set(&batch, NULL), 0);
+    object->planning = 1;
+    const struct attnd_plan_image *image = open_image();
+    CHECK_EQUAL(image->code, ATTND_E_INVALID);
+    object->planning = 0;
+    attnd_image_write(client.daemon, object, 0);
+    expect_whole(image);
+    const uint32_t before = image->sequence;
+    attnd_image_write(client.daemon, object, 0); /* nothing is new */
+    CHECK_EQUAL(image->sequence, before);
+}
+
 static void a_set_that_fails_says_why_until_one_succeeds(void **state)
 {
-    struct attnd_batch_view batch = batch_of(0);
+    const struct attnd_batch_view batch = batch_of(0);
     const struct attnd_plan_image *image = open_image();
     (void)state;
     CHECK_EQUAL(set(&batch, NULL), 0);
-    batch.reserve_pages = POOL_PAGES;
+    scratch_bytes = 64;
     const uint32_t before = image->sequence;
     CHECK_EQUAL(set(&batch, NULL), -ATTND_E_NO_SPACE);
     CHECK_EQUAL(image->code, ATTND_E_NO_SPACE);
     CHECK_EQUAL(image->sequence, before + 2);
-    batch.reserve_pages = RESERVE;
+    scratch_bytes = UINT64_MAX;
     CHECK_EQUAL(set(&batch, NULL), 0);
     expect_whole(image);
 }
@@ -432,10 +447,9 @@ static void an_advance_that_plans_again_shows_everything(void **state)
         lengths[r] = r == 5 ? 3 : KEYS;
     const struct attnd_advance_view view = {.entries = ENTRIES, .kv_len = lengths};
     CHECK(attnd_planobj_unshares(object, &view));
-    (void)attnd_planobj_plan_advance(object, &view, ATTND_NONE, &fault);
-    const int rc = attnd_planobj_advanced(object, ATTND_NONE, UINT64_MAX, &fault);
-    attnd_image_write_set(client.daemon, object, rc);
-    CHECK_EQUAL(rc, 0);
+    CHECK_EQUAL(attnd_planobj_plan_advance(object, &view, ATTND_NONE, &fault), 0);
+    CHECK_EQUAL(attnd_planobj_advanced(object, ATTND_NONE, UINT64_MAX, &fault), 0);
+    attnd_image_write(client.daemon, object, 0);
     CHECK(image->set_version != version);
     expect_whole(image);
 }
@@ -489,6 +503,7 @@ int main(void)
         CASE(a_plan_that_was_never_set_says_so),
         CASE(an_image_of_a_filled_plan_is_whole_at_once),
         CASE(every_set_is_shown_and_changes_the_sequence_by_two),
+        CASE(a_plan_that_a_thread_plans_is_shown_when_that_is_done),
         CASE(a_set_that_fails_says_why_until_one_succeeds),
         CASE(tables_have_the_sessions_names),
         CASE(an_advance_shows_its_lengths_and_the_pages_they_reach),
