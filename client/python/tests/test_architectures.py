@@ -54,6 +54,26 @@ SAME, REFUSED, WRONG, BROKEN, NOT_BUILT = "same", "refused", "WRONG", "BROKEN", 
 REFUSALS = NotImplementedError, TypeError, ValueError
 
 
+# What single architectures want beside that.
+ALSO = {
+    "Gemma3nForCausalLM": {
+        "num_hidden_layers": 4, "num_kv_shared_layers": 2, "head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "laurel_rank": 8,
+        "activation_sparsity_pattern": None,
+    },
+    "GPTNeoForCausalLM": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "GitForCausalLM": {"vision_config": {"hidden_size": 32, "num_hidden_layers": 1}},
+    "DbrxForCausalLM": {"ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4}},
+    "Lfm2MoeForCausalLM": {"layer_types": ["full_attention"] * 2, "num_dense_layers": 1},
+    "Mamba2ForCausalLM": {"num_heads": 8, "head_dim": 32, "expand": 2, "n_groups": 1},
+    "MusicgenForCausalLM": {"num_codebooks": 1},
+    "MusicgenMelodyForCausalLM": {"num_codebooks": 1},
+    "ReformerModelWithLMHead": {
+        "axial_pos_embds_dim": (64, 64), "axial_pos_shape": (8, 16), "attn_layers": ["local"] * 2,
+    },
+    "XmodForCausalLM": {"default_language": "en_XX"},
+}  # fmt: skip
+
 # Configurations that SMALL does not suit: without these fields, and whether those that are None by
 # default are left so.
 _HEADS, _WINDOWS, _KINDS = ("head_dim", "d_head", "kv_channels"), ("sliding_window",), "layer_types"
@@ -97,7 +117,8 @@ def small(name, kind):
     for drop, none in _TRIES:
         try:
             with contextlib.redirect_stderr(io.StringIO()):
-                model = build(name, kind(**fields_of(kind, drop, none)))
+                fields = {**fields_of(kind, drop, none), **ALSO.get(name, {})}
+                model = build(name, kind(**fields))
             if bool(eager_logits(model, torch.arange(3, 15)[None]).isfinite().all()):
                 return model
             raise TypeError("its logits are not finite")
