@@ -35,6 +35,9 @@ if typing.TYPE_CHECKING:
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared, beside those of graphs
 _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
 _KEPT_MAX = 1024  # tensors that do
+# Sessions of which a graph captured a run: nobody knows for how long it may be replayed, and it
+# writes to a mailbox that ends with its session. They end with the process.
+_of_graphs = set()
 
 
 def _stream(torch, stream):
@@ -563,6 +566,7 @@ class BatchAttention:
         if found is None:
             found = self._prepare_new(layer, described, tensors)
         if captured and key not in self._held:
+            _of_graphs.add(self.session.native())
             self._held[key] = found
             self._prepared.pop(key, None)
         elif key not in self._held:

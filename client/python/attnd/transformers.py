@@ -384,11 +384,8 @@ def attention(
     return out, None
 
 
-# What layers do that attend, by transformers' names, as far as attnd has it.
-_LAYER_TYPES = frozenset((
-    "full_attention", "sliding_attention", "attention", "global", "local", "hybrid_full",
-    "dense", "sparse", "moe", "mlp",
-))  # fmt: skip
+# What layers do, by transformers' names, as far as attnd has it.
+_LAYER_TYPES = frozenset(("full_attention", "sliding_attention", "attention", "moe"))
 # Models that count positions from behind their padding token's id, whatever step() says.
 _OWN_POSITIONS = frozenset((
     "camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta",
@@ -397,10 +394,11 @@ _OWN_POSITIONS = frozenset((
 
 
 def check(model):
-    """Refuse a model by what attnd lacks for it, as far as its configuration tells. The first
-    forward pass refuses the rest. model.set_attn_implementation("attnd") calls this."""
-    config = model.config.get_text_config()
-    if not any("atten" in type(module).__name__.lower() for module in model.modules()):
+    """Refuse a model by what attnd lacks for it, as far as its class and configuration tell. The
+    first forward pass refuses the rest. A model that is made with attn_implementation="attnd", or
+    has it set, calls this."""
+    config, modules = model.config.get_text_config(), list(model.modules())
+    if modules[1:] and not any("atten" in type(x).__name__.lower() for x in modules):
         raise NotImplementedError(f"attention 'attnd': {type(model).__name__} has no attention")
     if not model._can_set_attn_implementation():
         raise NotImplementedError(
@@ -417,14 +415,15 @@ def check(model):
         )
 
 
-def _checking(set_attn_implementation):
-    """PreTrainedModel's method, which else only warns of models that attend by themselves."""
+def _checking(method):
+    """A method of PreTrainedModel that is told an implementation: it else only warns of models that
+    attend by themselves, or says nothing."""
 
-    @functools.wraps(set_attn_implementation)
+    @functools.wraps(method)
     def checked(self, attn_implementation, *args, **kwargs):
         if attn_implementation == "attnd":
             check(self)
-        return set_attn_implementation(self, attn_implementation, *args, **kwargs)
+        return method(self, attn_implementation, *args, **kwargs)
 
     checked.of_attnd = True
     return checked
@@ -434,6 +433,7 @@ def register():
     """Make "attnd" known to transformers."""
     transformers.AttentionInterface.register("attnd", attention)
     AttentionMaskInterface.register("attnd", mask)
-    model = transformers.PreTrainedModel
-    if not hasattr(model.set_attn_implementation, "of_attnd"):
-        model.set_attn_implementation = _checking(model.set_attn_implementation)
+    for name in ("set_attn_implementation", "_check_and_adjust_attn_implementation"):
+        method = getattr(transformers.PreTrainedModel, name, None)
+        if method is not None and not hasattr(method, "of_attnd"):
+            setattr(transformers.PreTrainedModel, name, _checking(method))

@@ -501,6 +501,27 @@ class ModelsTest(unittest.TestCase):
             model(input_ids=self.ids[:, 10:12], past_key_values=cache,
                 position_ids=torch.arange(2)[None])  # fmt: skip
 
+    def test_models_are_refused_when_they_are_made_or_told_so(self):
+        own = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=1, n_head=4)
+        chunks = transformers.Llama4TextConfig(
+            vocab_size=97, hidden_size=64, intermediate_size=32, intermediate_size_mlp=32,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_local_experts=2, attention_chunk_size=8,
+        )  # fmt: skip
+        for kind, config, words in (
+            (transformers.BloomForCausalLM, own, "attends by itself"),
+            (transformers.Llama4ForCausalLM, chunks, "chunked_attention"),
+        ):
+            with self.assertRaisesRegex(NotImplementedError, words):
+                kind._from_config(config, attn_implementation="attnd")
+            with self.assertRaisesRegex(NotImplementedError, words):
+                kind._from_config(config, attn_implementation="eager").set_attn_implementation(
+                    "attnd"
+                )
+        said = self.model().config
+        made = transformers.LlamaForCausalLM._from_config(said, attn_implementation="attnd")
+        self.assertEqual(made.config._attn_implementation, "attnd")
+
     def test_sinks_are_what_they_are_however_they_were_written(self):
         model = self.model("GptOss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
         cache, ids = self.cache(), self.ids[:, :30]
