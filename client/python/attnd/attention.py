@@ -23,7 +23,7 @@ from . import _abi, _convert, _csr
 from ._dlpack import CPU, contiguous
 from ._library import allocation_of, capture_of, cuda, lib
 from ._settings import STRIDED, Settings
-from ._variant import PLAIN, mask_of, variant_of
+from ._variant import mask_of, variant_of
 from .errors import Error, NoMemory, checked
 from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
 from .session import Operation, Refusal

@@ -149,10 +149,10 @@ class Operation:
 
 class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
-    @daemon_uid (this one, or root, if None). @arena_bytes: for page tables on their way, 4 bytes for
-    each page id (0: 8 MiB); a plan that does not fit says how many it wants (NoSpace of the arena,
-    value). @tables_bytes: of `tables`. @execute: who executes the runs that a stream launches, "engine"
-    or "service", or "auto", as the service thinks best."""
+    @daemon_uid (this one, or root, if None). @arena_bytes: for page tables on their way, 4 bytes a
+    page id (0: 8 MiB); a plan that does not fit says how many it wants (NoSpace of the arena,
+    value). @tables_bytes: of `tables`. @execute: who executes the runs that a stream launches,
+    "engine" or "service", or "auto", as the service thinks best."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,

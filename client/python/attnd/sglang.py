@@ -96,7 +96,8 @@ class AttndAttnBackend(AttentionBackend):
         ):  # fmt: skip
             if value:
                 raise NotImplementedError(f"attnd has no {name} yet")
-        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)  # waits for pages from host memory
+        # It waits for pages from host memory.
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
         out = q.new_empty(len(q), layer.tp_q_head_num * layer.v_head_dim)

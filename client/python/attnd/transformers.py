@@ -128,7 +128,7 @@ class _NoLayers(list):
     """What a cache of transformers keeps of each layer, and this one does not."""
 
     def __getitem__(self, index):
-        raise Lacking("attnd's PagedCache has no layers to look into: the model needs another cache")
+        raise Lacking("attnd's PagedCache has no layers to look into: the model wants another")
 
 
 class PagedCache(transformers.Cache):

@@ -271,7 +271,8 @@ def table(only=()):
                     outcome = NOT_BUILT, f"{type(why).__name__}: {why}"
             rows.append((name, *outcome))
             print(f"{name:40} {outcome[0]:9} {' '.join(outcome[1].split())[:110]}", flush=True)
-    counts = {x: sum(row[1] == x for row in rows) for x in (SAME, REFUSED, WRONG, BROKEN, NOT_BUILT)}
+    outcomes = SAME, REFUSED, WRONG, BROKEN, NOT_BUILT
+    counts = {x: sum(row[1] == x for row in rows) for x in outcomes}
     print(", ".join(f"{n} {x}" for x, n in counts.items()))
     return rows
 

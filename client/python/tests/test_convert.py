@@ -100,7 +100,8 @@ class ConvertTest(unittest.TestCase):
             self.assertEqual(_convert.keys("f", x).tolist(), [[1, top]])
         self.assertEqual(_convert.keys("f", []).shape, (0, 2))
         for x in ([[1, -1]], [[1, 2**64]], [[1, 2, 3]], np.zeros(3, np.uint64), [[1], [2]],
-                  np.array([[1, -1]]), np.array([[5.0, 1]]), np.zeros((1, 2, 2), np.uint64)):  # fmt: skip
+                  np.array([[1, -1]]), np.array([[5.0, 1]]),
+                  np.zeros((1, 2, 2), np.uint64)):  # fmt: skip
             with self.subTest(x=x), self.assertRaisesRegex((TypeError, ValueError), "^f"):
                 _convert.keys("f", x)
 
@@ -152,7 +153,8 @@ class BorderTest(ServiceTest):
             self.refuses(name, lambda x: self.plan(**rope, **{name: x}), nan, inf, -1.0, "1", True)
         for name in ("causal", "natural_lse", "shared_pages", "wait", "rope_append"):
             self.refuses(name, lambda x: self.plan(**{name: x}), "False", 2, None, 0.5)
-        self.refuses("pos_encoding_mode", lambda x: self.plan(pos_encoding_mode=x), "alibi", 1, None)
+        position = "pos_encoding_mode"
+        self.refuses(position, lambda x: self.plan(**{position: x}), "alibi", 1, None)
         for name in ("q_data_type", "kv_data_type"):
             self.refuses(name, lambda x: self.plan(**{name: x}), "float64", "x.float16", 2, [])
         for name in ("q_strides", "out_strides", "lse_strides", "k_strides", "v_strides"):

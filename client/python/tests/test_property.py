@@ -1,11 +1,11 @@
 """Calls of the whole package in any order, with arguments from the edges of their types.
 
-hypothesis chooses which calls come, and a seed their arguments. Each argument is drawn with what it
-means: a value in one of many guises, or nothing that fits. So the outcome of each call is known. A
-call whose arguments fit succeeds, and what it computes is right in float64; one that has an argument
-which does not fit raises an attnd.Error, a TypeError or a ValueError that names that argument. A
-call that hangs ends the program with a traceback. At the end of each example no lease, descriptor
-or operation is left.
+hypothesis chooses which kinds of calls come and how many, and a seed their order and arguments.
+Each argument is drawn with what it means: a value in one of many guises, or nothing that fits. So
+the outcome of each call is known. A call whose arguments fit succeeds, and what it computes is
+right in float64. One with an argument that does not fit raises an attnd.Error, a TypeError or a
+ValueError that names that argument. A call that hangs ends the program with a traceback. At the end
+of each example no lease, descriptor or operation is left.
 
 $ATTND_PROPERTY_S says for how long it goes on (1 s); $ATTND_PROPERTY_SEED where it begins.
 """
@@ -481,13 +481,13 @@ class PropertyTest(unittest.TestCase):
     def test_each_call_is_right_or_refused_by_name(self):
         total, end = 0, time.monotonic() + SECONDS
 
-        def example(seed, names):
+        def example(seed, names, count):
             nonlocal total
             faulthandler.dump_traceback_later(HANG_S + 30, exit=True)
             before = descriptors()
             machine = Machine(path, random.Random(seed))
             try:
-                for name in names:
+                for name in machine.draw.choices(names, k=count):
                     try:
                         getattr(machine, name)()
                     except Refused:
@@ -508,8 +508,10 @@ class PropertyTest(unittest.TestCase):
             rounds = 0
             while rounds == 0 or time.monotonic() < end:
                 run = hypothesis.given(
-                    st.integers(0, 2**32), st.lists(st.sampled_from(CALLS), min_size=20, max_size=400)
-                )(lambda seed, names: example(seed, names))
+                    st.integers(0, 2**32),
+                    st.lists(st.sampled_from(CALLS), min_size=8, max_size=40),
+                    st.integers(1, 400),
+                )(lambda seed, names, count: example(seed, names, count))
                 run = hypothesis.settings(
                     max_examples=25, deadline=None, database=None,
                     suppress_health_check=list(hypothesis.HealthCheck),
