@@ -24,6 +24,7 @@ except ImportError:
     transformers = None
 
 import attnd
+from backends import need
 from service import service
 
 WORDS, PROMPT, TOKENS, PAGE = 97, 21, 6, 8
@@ -277,9 +278,9 @@ def table(only=()):
     return rows
 
 
-@unittest.skipIf(transformers is None, "no transformers")
 class ArchitecturesTest(unittest.TestCase):
     def test_each_has_eagers_tokens_or_is_refused_by_name_in_its_first_pass(self):
+        need("transformers")
         rows = table()
         bad = [row for row in rows if row[1] in (WRONG, BROKEN)]
         self.assertEqual(bad, [])

@@ -13,6 +13,7 @@ import unittest
 import numpy as np
 
 import attnd
+from backends import need
 from reference import attention as exact
 from service import ServiceTest, service
 
@@ -383,10 +384,10 @@ class KindsTest(ServiceTest):
         operation.wait(20)
 
 
-@unittest.skipIf(transformers is None, "no transformers")
 class ModelsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        need("transformers")
         from attnd.transformers import register
 
         register()
