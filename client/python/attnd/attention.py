@@ -468,6 +468,8 @@ class BatchAttention:
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
         refuse_gradient("out" if name == "o" else name, x)
+        if not read and not getattr(getattr(x, "flags", None), "writeable", True):
+            raise ValueError(f"{'out' if name == 'o' else name} is read-only")
         described = describe(x, "out" if name == "o" else name)
         _, shape, strides, dtype, kind, _ = described
         fits = self._check(name, shape, strides, dtype)

@@ -199,6 +199,8 @@ def describe(x, name="the tensor"):
         return x.data_ptr(), x.shape, x.strides, x.dtype, x.memory.device[0], x
     if hasattr(x, "data_ptr") and hasattr(x, "is_cuda"):  # torch
         return _of_torch(x, name)
+    if isinstance(x, numpy.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, of which some values are none")
     for interface, kind in (
         ("__array_interface__", _dlpack.CPU),
         ("__cuda_array_interface__", _dlpack.CUDA),
@@ -230,8 +232,6 @@ def _of_interface(interface, name):
     dtype = next((d for d, t in _TYPESTR.items() if t == interface["typestr"]), None)
     if dtype is None:
         raise TypeError(f"{name} is of {interface['typestr']}, which is no type of attnd")
-    if interface.get("mask") is not None:
-        raise TypeError(f"{name} is a masked array")
     shape, size = tuple(interface["shape"]), BYTES[dtype]
     strides = interface.get("strides")
     if strides is None:

@@ -271,13 +271,18 @@ class PagePool:
         native, ticket = self._native(), _abi.Token()
         pages = _convert.as_array("pages", pages)
         expire_ms = math.ceil(_convert.real("expire_s", expire_s, 0.001, 600.0) * 1000)
-        checked(
-            lib.attnd_pages_offer(
-                native, self.handle, len(pages), pages.ctypes.data, min(expire_ms, 600_000),
-                c.byref(ticket),
-            )
-        )  # fmt: skip
-        return bytes(ticket.bytes)
+        try:
+            checked(
+                lib.attnd_pages_offer(
+                    native, self.handle, len(pages), pages.ctypes.data, min(expire_ms, 600_000),
+                    c.byref(ticket),
+                )
+            )  # fmt: skip
+            return bytes(ticket.bytes)
+        except BaseException:  # a signal's: a ticket that nobody sees
+            if any(ticket.bytes):
+                self.claim_pages(bytes(ticket.bytes))
+            raise
 
     def claim_pages(self, ticket: bytes) -> numpy.ndarray:
         """The pages of a ticket of this pool, in the order in which they were offered."""

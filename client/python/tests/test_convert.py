@@ -228,6 +228,24 @@ class BorderTest(ServiceTest):
             other.kv_cache(0), (k0, v1), (v0, k0), (k0,), k0, (k0, 5),
             (k0.numpy()[:4], v0.numpy()[:4]))  # fmt: skip
 
+    def test_tensors_of_a_run_are_named(self):
+        self.plan()
+        q = np.zeros((3, HEADS, DIM), np.float16)
+        masked = np.ma.array(q, mask=np.zeros_like(q, bool))
+        self.refuses("q", lambda x: self.attention.run(x, 0), q[:2], q.astype(np.float32), masked,
+            q.astype(">f2"), None, [0.0], "q", q[..., None])  # fmt: skip
+        fixed = q.copy()
+        fixed.flags.writeable = False
+        self.attention.run(fixed, 0)
+        lse = np.zeros((3, HEADS), np.float32)
+        self.refuses("out", lambda x: self.attention.run(q, 0, x), fixed, q[:2], lse, [0.0], "o")
+        self.refuses("lse", lambda x: self.attention.run(q, 0, q.copy(), x), lse[:2], q, [0.0],
+            lse.astype(np.float64))  # fmt: skip
+        k = q[:, :2]
+        for name in "kv":
+            self.refuses(name, lambda x: self.attention.append(
+                **{"k": k, "v": k, "kv_cache": 0, name: x}), q, k[:2], None, k.astype(float))  # fmt: skip
+
     def test_numbers_of_memory_pools_and_sessions(self):
         shape = dict(layers=1, pages=4, page_size=8, num_kv_heads=1, head_dim=64)
         for name in shape:
