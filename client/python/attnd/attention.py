@@ -562,11 +562,11 @@ class BatchAttention:
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._check(name, shape, strides, dtype):
                 raise ValueError(f"{name} is not contiguous: say its strides to plan()")
-        places = tuple((x[1], allocation_of(x[1])) for x in described)
+        places = tuple(_place_of(address, kind) for _, address, _, _, _, kind, _ in described)
         key = layer, places
         found = self._held.get(key) or self._prepared.get(key)
         if found is None:
-            found = self._prepare_new(layer, described, tensors)
+            found = self._prepare_new(layer, described, tensors, places)
         if captured and key not in self._held:
             _of_graphs.add(self.session.native())
             self._held[key] = found
@@ -576,9 +576,9 @@ class BatchAttention:
             self._prepared.move_to_end(key)
         return found[0]
 
-    def _prepare_new(self, layer, described, tensors):
+    def _prepare_new(self, layer, described, tensors, places):
         self._drop_prepared(_PREPARED_MAX - 1)
-        self._drop_stale({(x[1], allocation_of(x[1])) for x in described})
+        self._drop_stale(places)
         args, number = _abi.PrepareArgs(layer=layer, lane=self.lane), c.c_uint32()
         kept = [x.memory for x in tensors if type(x) is Tensor]
         for name, *x in described:
@@ -610,6 +610,11 @@ class BatchAttention:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
+
+
+def _place_of(address, kind):
+    """What a tensor is known by while it may be freed and others come to lie there."""
+    return address, None if kind == CPU else allocation_of(address)
 
 
 def _like(q, shape, dtype):
