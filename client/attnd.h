@@ -132,8 +132,7 @@ int attnd_arm(struct attnd_session *session);
 /** attnd_last_fault() - details of this thread's last failed call; code 0 if there was none. */
 void attnd_last_fault(struct attnd_fault *fault);
 
-/** attnd_last_fault_string() - the same as a sentence (attnd_fault_string()). Of a service that
- * could not be reached it names the path that was tried. Return: @text. */
+/** attnd_last_fault_string() - as a sentence, with the path of a service that was not reached. */
 char *attnd_last_fault_string(char *text, size_t text_bytes);
 
 /** attnd_version() - of this library, "major.minor.patch". */

@@ -38,7 +38,7 @@ int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_byte
 
 int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct attnd_fault *fault)
 {
-    if (words <= staging->words_max)
+    if (words <= staging->words_max && staging->words) /* also for none there is a place */
         return 0;
     if (words > INT64_MAX / sizeof(int32_t) / 2)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, INT64_MAX, 0);

@@ -13,20 +13,27 @@
 
 /* ---- users ---- */
 
+/* The place of a user that is known, else the free one that was used the longest ago: what is known
+ * of a user stays for a while when all of its sessions have ended. */
+static uint32_t place_of(struct attnd_works *works, uid_t uid)
+{
+    for (uint32_t i = 0; i < ATTND_WORK_USERS_MAX; i++)
+        if (works->users[i].estate.user && works->users[i].uid == uid)
+            return i;
+    for (uint32_t i = 0; i < ATTND_WORK_USERS_MAX; i++) {
+        const uint32_t place = works->next_user++ % ATTND_WORK_USERS_MAX;
+        if (!works->users[place].sessions && works->users[place].account.waiting == 0)
+            return place;
+    }
+    return ATTND_WORK_USERS_MAX - 1;
+}
+
 struct attnd_account *attnd_work_user(struct attnd_works *works, uid_t uid)
 {
-    uint32_t place = ATTND_WORK_USERS_MAX - 1;
+    const uint32_t place = place_of(works, uid);
 
-    for (uint32_t i = ATTND_WORK_USERS_MAX; i-- > 0;) {
-        if (works->users[i].sessions && works->users[i].uid == uid) {
-            place = i;
-            break;
-        }
-        if (!works->users[i].sessions)
-            place = i;
-    }
     if (!works->users[place].sessions) {
-        if (works->users[place].uid != uid && works->users[place].account.waiting == 0)
+        if (works->users[place].uid != uid)
             works->users[place].account = (struct attnd_account){0};
         works->users[place].uid = uid;
         works->users[place].estate.user = &works->users[place].account;

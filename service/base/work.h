@@ -58,6 +58,7 @@ struct attnd_works {
     uint64_t at_once_ns;           /* since then, in pieces that nobody waited for */
     uint64_t pieces, over;         /* in all; of them, longer than the budget */
     uint64_t longest_ns;           /* of them */
+    uint32_t next_user;            /* where a free place is looked for */
     struct {
         uid_t uid;
         uint32_t sessions; /* 0: free */

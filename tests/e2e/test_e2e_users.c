@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -268,11 +270,54 @@ static void what_a_user_has_is_counted_across_sighups(void **state)
     harness_stop(&service);
 }
 
+#define CROWDS 4u
+#define CONNECTIONS 20 /* of a process; a user may have 16 of them, and a process 8 */
+
+/* Connections that say nothing. */
+static int crowd(void *context)
+{
+    struct tenant *tenant = context;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    memcpy(address.sun_path, service.socket, strlen(service.socket) + 1);
+    become(tenant->uid);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    }
+    harness_say(&tenant->hoarded, 1);
+    pause();
+    return 0;
+}
+
+static void many_users_that_say_nothing_keep_nobody_out(void **state)
+{
+    static const char *const options[] = {"--allow-uid", "0",     "--allow-uid", "64011",
+                                          "--allow-uid", "64012", "--allow-uid", "64013",
+                                          "--allow-uid", "64014", NULL};
+    struct tenant *tenants[2 * CROWDS];
+
+    (void)state;
+    harness_start(&service, options);
+    CHECK_EQUAL(chmod(service.directory, 0711), 0);
+    for (uint32_t i = 0; i < 2 * CROWDS; i++) {
+        tenants[i] = tenant_of(64011 + i / 2);
+        tenants[i]->pid = harness_fork(crowd, tenants[i]);
+        harness_await(&tenants[i]->hoarded, 1);
+    }
+    for (int i = 0; i < 40; i++)
+        attnd__status__free_unpacked(harness_status(&service), NULL);
+    for (uint32_t i = 0; i < 2 * CROWDS; i++)
+        harness_kill(tenants[i]->pid);
+    harness_stop(&service);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(a_user_with_many_processes_has_half_of_the_heap),
         E2E_OWN_TEST(what_a_user_has_is_counted_across_sighups),
+        E2E_OWN_TEST(many_users_that_say_nothing_keep_nobody_out),
     };
 
     if (geteuid() != 0) {

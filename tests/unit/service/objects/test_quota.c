@@ -63,8 +63,7 @@ static void what_is_left_and_what_can_be_taken_are_the_same(void **state)
             assert_int_equal(attnd_quota_left(&clients[user][i], ATTND_QUOTA_TICKETS), 0);
     }
     for (uint32_t user = 0; user < USERS; user++)
-        assert_true(service.user_used[user][ATTND_QUOTA_TICKETS] >=
-                    ATTND_TICKETS_MAX / USERS / 2);
+        assert_true(service.user_used[user][ATTND_QUOTA_TICKETS] >= ATTND_TICKETS_MAX / USERS / 2);
 }
 
 static void a_user_alone_may_have_all_and_one_of_two_half(void **state)
