@@ -150,7 +150,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_variant, sinks),
     F(attnd_variant, mask),
     F(attnd_variant, kv_scales),
-    F(attnd_variant, reserved),
+    F(attnd_variant, alibi_slopes),
     S(attnd_op),
     F(attnd_op, user_data),
     F(attnd_op, lane),

@@ -53,6 +53,7 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
 #define ATTND_OPTION_DIMS_576_512 0x400u
 #define ATTND_OPTION_HEAD_SCALES 0x800u                /* of K and of V, one a head */
 #define ATTND_OPTION_DIMS_FP8 0x1000u                  /* DIMS_* of pools of fp8 too */
+#define ATTND_OPTION_ALIBI_SLOPES 0x2000u              /* of the caller, beside ALIBI */
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 /* These ask where a row stands. */
 #define ATTND_OPTIONS_PLACE                                                                        \
@@ -88,6 +89,6 @@ ATTND_ASSERT_AT(attnd_variant, fixed_split, 56);
 ATTND_ASSERT_AT(attnd_variant, sinks, 64);
 ATTND_ASSERT_AT(attnd_variant, mask, 80);
 ATTND_ASSERT_AT(attnd_variant, kv_scales, 96);
-ATTND_ASSERT_AT(attnd_variant, reserved, 112);
+ATTND_ASSERT_AT(attnd_variant, alibi_slopes, 112);
 
 #endif

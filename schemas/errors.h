@@ -135,7 +135,8 @@ extern "C" {
     X(KERNEL, 89, "kernel")                                                                        \
     X(ARGS, 90, "args")                                                                            \
     X(COMPLETIONS, 91, "completions")                                                              \
-    X(DIM_VO, 92, "dim_vo")
+    X(DIM_VO, 92, "dim_vo")                                                                        \
+    X(ALIBI_SLOPES, 93, "alibi_slopes")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -42,10 +42,6 @@ static int check_frame(const Attnd__Batch *message, struct attnd_variant *varian
                                ATTND_VARIANT_FLAGS);
     if (variant->reserved0)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_RESERVED, 0, variant->reserved0, 0);
-    for (uint32_t i = 0; i < sizeof(variant->reserved) / sizeof(variant->reserved[0]); i++)
-        if (variant->reserved[i])
-            return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_RESERVED, i,
-                                   (int64_t)variant->reserved[i], 0);
     return 0;
 }
 
@@ -100,6 +96,7 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
     if (variant->position_encoding == ATTND_POSITION_ROPE) {
         const int appends = variant->flags & ATTND_VARIANT_ROPE_APPEND;
         *options |= appends ? ATTND_OPTION_ROPE_APPEND : ATTND_OPTION_ROPE;
+        variant->alibi_slopes.memory = 0;
         return check_rope(variant, dim, fault);
     }
     if (variant->flags & ATTND_VARIANT_ROPE_APPEND)
@@ -107,6 +104,8 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
                                variant->flags & ~ATTND_VARIANT_ROPE_APPEND);
     if (variant->position_encoding == ATTND_POSITION_ALIBI)
         *options |= ATTND_OPTION_ALIBI;
+    else
+        variant->alibi_slopes.memory = 0;
     variant->rope_theta = variant->rope_scale = 0.0f;
     variant->rope_low_freq_factor = variant->rope_high_freq_factor = 0.0f;
     variant->rope_old_context = variant->rope_dim = 0;

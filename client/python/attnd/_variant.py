@@ -22,7 +22,7 @@ _OPTIONS = (
 PLAIN = -1, None, "NONE", None, None, None, None, None, None, False, None, None, None, None
 
 
-def variant_of(pool, num_heads, said, sinks, kv_scales, mask):
+def variant_of(pool, num_heads, said, sinks, kv_scales, alibi_slopes, mask):
     """(struct attnd_variant or None, what keeps its tables) of plan()'s options; @mask: what
     mask_of() gave, or None."""
     values = dict(zip(_OPTIONS, said))
@@ -34,11 +34,13 @@ def variant_of(pool, num_heads, said, sinks, kv_scales, mask):
     window = values.pop("window_left")
     window = -1 if window is None else max(window, -1)
     values = {name: value for name, value in values.items() if value}
-    if window < 0 and sinks is None and kv_scales is None and mask is None and not values:
+    tables = sinks, kv_scales, alibi_slopes, mask
+    if window < 0 and not values and all(table is None for table in tables):
         return None, None
     variant, kept = _abi.Variant(window_left=window, **values), []
     for name, table, shape in (
-        ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads))
+        ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads)),
+        ("alibi_slopes", alibi_slopes, (num_heads,)),
     ):  # fmt: skip
         if table is not None:
             where, keep = _table(pool, name, table, shape)

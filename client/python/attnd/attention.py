@@ -101,7 +101,8 @@ class BatchAttention:
         rope_dim: int | None = None, rope_append: bool = False, sinks: Array | None = None,
         custom_mask: Array | None = None, packed_custom_mask: Array | None = None,
         q_scale: float | None = None, k_scale: float | None = None, v_scale: float | None = None,
-        kv_scales: Array | None = None, fixed_split_size: int | None = None,
+        kv_scales: Array | None = None, alibi_slopes: Array | None = None,
+        fixed_split_size: int | None = None,
         q_data_type: DType | None = None, kv_data_type: DType | None = None,
         reserve_pages: int = 0, q_strides: Strides = None, out_strides: Strides = None,
         lse_strides: Strides = None, k_strides: Strides = None, v_strides: Strides = None,
@@ -129,6 +130,8 @@ class BatchAttention:
         k_scale, v_scale, kv_scales: what the pool holds times these is K and V; kv_scales is
             float32 [2, num_kv_heads], or of each layer, of K and then of V. append() to a pool of
             fp8 divides by them.
+        alibi_slopes: float32 [num_qo_heads], or of each layer, with pos_encoding_mode ALIBI: a rank
+            of tensor parallelism has its part of the model's; as in the paper if None.
         fixed_split_size: keys of a split; a request's result then depends on itself alone.
         reserve_pages: room for advance(), of each request of the last level.
         *_strides: (row, head) in elements; contiguous if None.
@@ -143,7 +146,7 @@ class BatchAttention:
             q_scale, k_scale, v_scale, fixed_split_size,
         )  # fmt: skip
         masked = custom_mask is not None or packed_custom_mask is not None
-        tables = masked or sinks is not None or kv_scales is not None
+        tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         options = (
             num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, sm_scale,
             variant, q_data_type, kv_data_type, reserve_pages, q_strides, out_strides, lse_strides,
@@ -201,7 +204,7 @@ class BatchAttention:
                 mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
                 batch.mask_indptr = starts.ctypes.data
             batch.variant, kept_tables = variant_of(
-                self.pool, num_qo_heads, variant, sinks, kv_scales, mask
+                self.pool, num_qo_heads, variant, sinks, kv_scales, alibi_slopes, mask
             )
         if self._strides:
             self._strides, self._filled = {}, None
