@@ -146,7 +146,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_variant, k_scale),
     F(attnd_variant, v_scale),
     F(attnd_variant, fixed_split),
-    F(attnd_variant, reserved0),
+    F(attnd_variant, chunk),
     F(attnd_variant, sinks),
     F(attnd_variant, mask),
     F(attnd_variant, kv_scales),

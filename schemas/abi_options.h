@@ -51,13 +51,15 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
 #define ATTND_OPTION_FIXED_SPLIT 0x100u
 #define ATTND_OPTION_DIMS_192_128 0x200u /* a pool's: dim_qk 192, dim_vo 128 */
 #define ATTND_OPTION_DIMS_576_512 0x400u
-#define ATTND_OPTION_HEAD_SCALES 0x800u                /* of K and of V, one a head */
-#define ATTND_OPTION_DIMS_FP8 0x1000u                  /* DIMS_* of pools of fp8 too */
-#define ATTND_OPTION_ALIBI_SLOPES 0x2000u              /* of the caller, beside ALIBI */
+#define ATTND_OPTION_HEAD_SCALES 0x800u   /* of K and of V, one a head */
+#define ATTND_OPTION_DIMS_FP8 0x1000u     /* DIMS_* of pools of fp8 too */
+#define ATTND_OPTION_ALIBI_SLOPES 0x2000u /* of the caller, beside ALIBI */
+#define ATTND_OPTION_CHUNK 0x4000u
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 /* These ask where a row stands. */
 #define ATTND_OPTIONS_PLACE                                                                        \
-    (ATTND_OPTION_WINDOW | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND)
+    (ATTND_OPTION_WINDOW | ATTND_OPTION_CHUNK | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |           \
+     ATTND_OPTION_ROPE_APPEND)
 
 /* Dimensions of K and V that differ. Return: ATTND_OPTION_DIMS_*; 0: no worker has them so. */
 static inline uint32_t attnd_dims_option(uint32_t dim_qk, uint32_t dim_vo)

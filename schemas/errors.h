@@ -136,7 +136,8 @@ extern "C" {
     X(ARGS, 90, "args")                                                                            \
     X(COMPLETIONS, 91, "completions")                                                              \
     X(DIM_VO, 92, "dim_vo")                                                                        \
-    X(ALIBI_SLOPES, 93, "alibi_slopes")
+    X(ALIBI_SLOPES, 93, "alibi_slopes")                                                            \
+    X(CHUNK, 94, "chunk")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -60,7 +60,8 @@ struct attnd_variant {
     float q_scale, k_scale, v_scale; /* s takes q_scale * k_scale, o takes v_scale; 0: 1 */
     uint32_t fixed_split;            /* keys of a split, rounded up to the worker's granule; a
                                         request's tiles then depend on itself alone; 0: free */
-    uint32_t reserved0;
+    uint32_t chunk; /* a row sees keys of its own chunk of so many positions alone (Llama 4); 0: of
+                       all. Beside a window, or on several levels, it is refused */
     struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]) */
     struct attnd_variant_table mask;  /* bits: bit i * kv_len + j of a request, least significant
                                          first, is 1 where its query i may see key j;

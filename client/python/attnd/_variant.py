@@ -17,9 +17,9 @@ _POSITIONS = {"NONE": 0, "ALIBI": 1, "ROPE_LLAMA": 2}
 _OPTIONS = (
     "window_left", "logits_soft_cap", "position_encoding", "rope_scale", "rope_theta",
     "rope_low_freq_factor", "rope_high_freq_factor", "rope_old_context", "rope_dim", "flags",
-    "q_scale", "k_scale", "v_scale", "fixed_split",
+    "q_scale", "k_scale", "v_scale", "fixed_split", "chunk",
 )  # fmt: skip
-PLAIN = -1, None, "NONE", None, None, None, None, None, None, False, None, None, None, None
+PLAIN = (-1, None, "NONE", *[None] * 6, False, *[None] * 5)
 
 
 def variant_of(pool, num_heads, said, sinks, kv_scales, alibi_slopes, mask):

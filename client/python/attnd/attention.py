@@ -102,7 +102,7 @@ class BatchAttention:
         custom_mask: Array | None = None, packed_custom_mask: Array | None = None,
         q_scale: float | None = None, k_scale: float | None = None, v_scale: float | None = None,
         kv_scales: Array | None = None, alibi_slopes: Array | None = None,
-        fixed_split_size: int | None = None,
+        attention_chunk_size: int | None = None, fixed_split_size: int | None = None,
         q_data_type: DType | None = None, kv_data_type: DType | None = None,
         reserve_pages: int = 0, q_strides: Strides = None, out_strides: Strides = None,
         lse_strides: Strides = None, k_strides: Strides = None, v_strides: Strides = None,
@@ -132,6 +132,7 @@ class BatchAttention:
             fp8 divides by them.
         alibi_slopes: float32 [num_qo_heads], or of each layer, with pos_encoding_mode ALIBI: a rank
             of tensor parallelism has its part of the model's; as in the paper if None.
+        attention_chunk_size: a row sees keys of its own chunk of so many alone, as in Llama 4.
         fixed_split_size: keys of a split; a request's result then depends on itself alone.
         reserve_pages: room for advance(), of each request of the last level.
         *_strides: (row, head) in elements; contiguous if None.
@@ -143,7 +144,7 @@ class BatchAttention:
         variant = (
             window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta,
             rope_low_freq_factor, rope_high_freq_factor, rope_old_context, rope_dim, rope_append,
-            q_scale, k_scale, v_scale, fixed_split_size,
+            q_scale, k_scale, v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
         masked = custom_mask is not None or packed_custom_mask is not None
         tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))

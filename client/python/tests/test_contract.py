@@ -102,6 +102,20 @@ class ContractTest(ServiceTest):
             wanted = np.log2(np.exp(-slopes[:, None] * np.arange(keys)).sum(1))
             self.check([np.asarray(lse)], [wanted[None]], 1e-5)
 
+    def test_a_row_sees_the_keys_of_its_own_chunk(self):
+        """Where q is 0 a row's lse is the logarithm of how many keys it sees."""
+        attention = attnd.BatchAttention(self.pool(DIM)[0])
+        for chunk in 1, 6, 8, 100:
+            attention.plan(
+                [0, 5], [0, 3], [7, 3, 5], [5], HEADS, causal=True, attention_chunk_size=chunk
+            )
+            _, lse = attention.run(
+                np.zeros((5, HEADS, DIM), np.float16), attention.pool.kv_cache(1), lse=True
+            )
+            places = 2 * PAGE + np.arange(5)
+            wanted = np.log2(places % chunk + 1)[:, None].repeat(HEADS, 1)
+            self.check([np.asarray(lse)], [wanted], 1e-5)
+
     def test_append_quantises_to_the_nearest_of_what_the_scale_leaves(self):
         for dtype, mantissa in FP8.items():
             values, pool = fp8_values(mantissa), self.pool(DIM, dtype=dtype)[0]
