@@ -502,7 +502,6 @@ struct attnd_copy_page {
 };
 ATTND_ASSERT_SIZE(attnd_copy_page, 16);
 
-#define ATTND_ENTRY_CHUNK 0x80000000u
 /* One request of one level: query rows that share one list of pages. */
 struct attnd_entry {
     uint32_t row_begin, row_count;   /* query rows (tokens) */
@@ -512,8 +511,7 @@ struct attnd_entry {
     /* Of a tile's entry: where among a generation's lengths stands how many keys its rows have on
      * later levels; 0: none. In a worker's own copy that number. Of entries 0 in the heap. */
     uint32_t behind;
-    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: from the first; with
-                        ATTND_ENTRY_CHUNK: keys of its own chunk of so many */
+    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: all; or ENTRY_CHUNK */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 ATTND_ASSERT_AT(attnd_entry, window, 28);

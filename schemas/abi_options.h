@@ -55,6 +55,8 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
 #define ATTND_OPTION_DIMS_FP8 0x1000u     /* DIMS_* of pools of fp8 too */
 #define ATTND_OPTION_ALIBI_SLOPES 0x2000u /* of the caller, beside ALIBI */
 #define ATTND_OPTION_CHUNK 0x4000u
+/* In attnd_entry.window: a row sees keys of its own chunk of so many, as the other bits say. */
+#define ATTND_ENTRY_CHUNK 0x80000000u
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 /* These ask where a row stands. */
 #define ATTND_OPTIONS_PLACE                                                                        \
