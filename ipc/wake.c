@@ -120,13 +120,6 @@ int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns)
     return 0;
 }
 
-uint64_t attnd_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Return: processors this process may use; 0 if that cannot be told. */
 static int processors(void)
 {
