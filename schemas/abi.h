@@ -56,7 +56,7 @@ enum attnd_memory_kind {
     ATTND_KIND_IPC = 4     /* a plain allocation: CUipcMemHandle, no descriptor */
 };
 #define ATTND_IPC_HANDLE_BYTES 64u /* of either of them */
-/* To map it may fail, or take long: who brings memory of this kind waits for that. */
+/* To map it may fail, or take long: the call that brings memory of this kind waits for that. */
 #define ATTND_KIND_TRIED(kind) (0x10000u << (kind))
 
 /* Flags of a batch. Unknown bits are refused. */
