@@ -160,8 +160,8 @@ const struct attnd_abi_entry *attnd_abi(void);
  * -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field size: limit what is left of --memory-max or
  * --host-memory-max, 0: it cannot be pinned; field memory: the service holds as many as it can,
  * for which `ulimit -n` may be the reason). A worker that dies meanwhile leaves the pinning to the
- * next one, and what is wrong shows at the runs that name the memory. But what a signal ended a
- * worker over, 64 MiB or more, no other worker gets: -ATTND_E_NO_MEMORY, limit 0, here or there.
+ * next one, and what is wrong shows at the runs that name the memory. If a signal ended the worker
+ * that was pinning 64 MiB or more, no other one tries: -ATTND_E_NO_MEMORY, limit 0, here or there.
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);

@@ -120,23 +120,6 @@ int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns)
     return 0;
 }
 
-static uint64_t read_clock(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-uint64_t attnd_clock_ns(void)
-{
-    return read_clock(CLOCK_MONOTONIC);
-}
-
-uint64_t attnd_thread_clock_ns(void)
-{
-    return read_clock(CLOCK_THREAD_CPUTIME_ID);
-}
-
 /* Return: processors this process may use; 0 if that cannot be told. */
 static int processors(void)
 {

@@ -23,6 +23,20 @@ struct attnd_visible {
     int32_t begin, end;
 };
 
+#ifndef __CUDACC__ /* the GPU's worker has no chunks, and its loops nothing to ask */
+/* Of @keys those in the chunk of a row at @place; none where it stands before the first key. */
+static inline struct attnd_visible attnd_visible_chunk(struct attnd_visible keys, int32_t place,
+                                                       int32_t chunk)
+{
+    const int32_t begin = place < 0 ? 0 : place - place % chunk;
+    const int64_t end = place < 0 ? 0 : (int64_t)begin + chunk;
+
+    keys.begin = begin < keys.end ? begin : keys.end > 0 ? keys.end : 0;
+    keys.end = end < keys.end ? (int32_t)end : keys.end;
+    return keys;
+}
+#endif
+
 /**
  * attnd_visible_range() - the keys that a query row sees
  * @entry:  the row's; behind: keys that the row has on later levels
@@ -42,6 +56,10 @@ static ATTND_HOST_DEVICE struct attnd_visible attnd_visible_range(const struct a
 
     if (entry->causal)
         keys.end = own_end;
+#ifndef __CUDACC__
+    if (entry->window & ATTND_ENTRY_CHUNK)
+        return attnd_visible_chunk(keys, own_end - 1, (int32_t)(entry->window & INT32_MAX));
+#endif
     /* A row that stands behind the window of an earlier level sees none of its keys. */
     const int32_t own_place = own_end + (int32_t)entry->behind;
     if (window && own_place > window)

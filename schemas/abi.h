@@ -56,7 +56,7 @@ enum attnd_memory_kind {
     ATTND_KIND_IPC = 4     /* a plain allocation: CUipcMemHandle, no descriptor */
 };
 #define ATTND_IPC_HANDLE_BYTES 64u /* of either of them */
-/* To map it may fail, or take long: who brings memory of this kind waits for that. */
+/* To map it may fail, or take long: the call that brings memory of this kind waits for that. */
 #define ATTND_KIND_TRIED(kind) (0x10000u << (kind))
 
 /* Flags of a batch. Unknown bits are refused. */
@@ -511,7 +511,7 @@ struct attnd_entry {
     /* Of a tile's entry: where among a generation's lengths stands how many keys its rows have on
      * later levels; 0: none. In a worker's own copy that number. Of entries 0 in the heap. */
     uint32_t behind;
-    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: from the first */
+    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: all; or ENTRY_CHUNK */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 ATTND_ASSERT_AT(attnd_entry, window, 28);

@@ -51,12 +51,17 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
 #define ATTND_OPTION_FIXED_SPLIT 0x100u
 #define ATTND_OPTION_DIMS_192_128 0x200u /* a pool's: dim_qk 192, dim_vo 128 */
 #define ATTND_OPTION_DIMS_576_512 0x400u
-#define ATTND_OPTION_HEAD_SCALES 0x800u                /* of K and of V, one a head */
-#define ATTND_OPTION_DIMS_FP8 0x1000u                  /* DIMS_* of pools of fp8 too */
+#define ATTND_OPTION_HEAD_SCALES 0x800u   /* of K and of V, one a head */
+#define ATTND_OPTION_DIMS_FP8 0x1000u     /* DIMS_* of pools of fp8 too */
+#define ATTND_OPTION_ALIBI_SLOPES 0x2000u /* of the caller, beside ALIBI */
+#define ATTND_OPTION_CHUNK 0x4000u
+/* In attnd_entry.window: a row sees keys of its own chunk of so many, as the other bits say. */
+#define ATTND_ENTRY_CHUNK 0x80000000u
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 /* These ask where a row stands. */
 #define ATTND_OPTIONS_PLACE                                                                        \
-    (ATTND_OPTION_WINDOW | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND)
+    (ATTND_OPTION_WINDOW | ATTND_OPTION_CHUNK | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |           \
+     ATTND_OPTION_ROPE_APPEND)
 
 /* Dimensions of K and V that differ. Return: ATTND_OPTION_DIMS_*; 0: no worker has them so. */
 static inline uint32_t attnd_dims_option(uint32_t dim_qk, uint32_t dim_vo)
@@ -88,6 +93,6 @@ ATTND_ASSERT_AT(attnd_variant, fixed_split, 56);
 ATTND_ASSERT_AT(attnd_variant, sinks, 64);
 ATTND_ASSERT_AT(attnd_variant, mask, 80);
 ATTND_ASSERT_AT(attnd_variant, kv_scales, 96);
-ATTND_ASSERT_AT(attnd_variant, reserved, 112);
+ATTND_ASSERT_AT(attnd_variant, alibi_slopes, 112);
 
 #endif

@@ -16,7 +16,8 @@
 
 enum attnd_position_encoding {
     ATTND_POSITION_NONE = 0,
-    ATTND_POSITION_ALIBI = 1, /* s += slope[head] * (key - row); slopes as in the paper */
+    ATTND_POSITION_ALIBI = 1, /* s += slope[head] * (key - row); slopes as in the paper, or those of
+                                 alibi_slopes */
     ATTND_POSITION_ROPE = 2   /* q and k are rotated when they are used (Llama: halves) */
 };
 
@@ -32,16 +33,17 @@ struct attnd_variant_table {
  * even. A value beyond the largest becomes the largest, infinity too; NaN stays NaN. Rows that are
  * appended to other pools are stored as they are.
  *
- * Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read.
+ * Version 1. Of what is absent or off, the other fields are not read.
  *
  * The memory of tables is held until the plan is set again or destroyed. An option that the worker
  * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
- * that does not go with another, whose field is then the index. A plan with a mask
- * is not advanced (the advance is refused) but set again. Keys that are stored rotated stand at one
- * position, so with ATTND_VARIANT_ROPE_APPEND no entry of a level may end inside one of a later
- * level. And where V lies in the rows of K (dim_vo of the pool), append stores both in one place:
- * so there is no ATTND_VARIANT_ROPE_APPEND, and in pools of fp8 k_scale is v_scale. In kv_scales,
- * too, what K has is to be what V has; tables are not looked into. */
+ * that does not go with another, whose field is then the index. A plan with a mask is not advanced
+ * (the advance is refused) but set again. Keys that are stored rotated stand at one position, so
+ * with ATTND_VARIANT_ROPE_APPEND no entry of a level may end inside one of a later level. And where
+ * V lies in the rows of K (dim_vo of the pool), append stores both in one place: so there is no
+ * ATTND_VARIANT_ROPE_APPEND, and in pools of fp8 k_scale is v_scale. In kv_scales, too, what K has
+ * is to be what V has; tables are not looked into.
+ */
 struct attnd_variant {
     uint32_t size;              /* sizeof: the version */
     uint32_t flags;             /* ATTND_VARIANT_* */
@@ -58,15 +60,18 @@ struct attnd_variant {
     float q_scale, k_scale, v_scale; /* s takes q_scale * k_scale, o takes v_scale; 0: 1 */
     uint32_t fixed_split;            /* keys of a split, rounded up to the worker's granule; a
                                         request's tiles then depend on itself alone; 0: free */
-    uint32_t reserved0;
+    uint32_t chunk; /* a row sees keys of its own chunk of so many positions alone (Llama 4); 0: of
+                       all. Beside a window, or on several levels, it is refused */
     struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]) */
     struct attnd_variant_table mask;  /* bits: bit i * kv_len + j of a request, least significant
                                          first, is 1 where its query i may see key j;
                                          attnd_batch.mask_indptr says where a request's begin;
                                          layer_stride 0. Causality and window hold beside it. */
-    struct attnd_variant_table kv_scales; /* float [2][heads_kv]: of each head of K, then of V;
-                                             beside k_scale and v_scale, which they multiply */
-    uint64_t reserved[2];
+    struct attnd_variant_table kv_scales;    /* float [2][heads_kv]: of each head of K, then of V;
+                                                beside k_scale and v_scale, which they multiply */
+    struct attnd_variant_table alibi_slopes; /* float [heads_q], with ATTND_POSITION_ALIBI: a rank
+                                                of tensor parallelism has its part of the
+                                                model's; absent: as in the paper for heads_q */
 };
 
 #define ATTND_VARIANT_BYTES 128u

@@ -6,11 +6,11 @@
  * values that a daemon's bug would turn into a crash of every session's worker.
  */
 #include <string.h>
-#include <time.h>
 
 #include "persistent/cpu/mailbox.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
+#include "schemas/clock.h"
 #include "schemas/crash.h"
 
 static const void *segment_at(const struct attnd_backend *backend, uint64_t offset_bytes,
@@ -247,19 +247,17 @@ void attnd_cpu_retire(struct attnd_backend *backend, const struct attnd_retire *
 
 void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run)
 {
-    struct timespec now;
     if (run->index >= backend->head->runs_transient) {
         attnd_cpu_mail_done(backend, run);
         return;
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
     struct attnd_retire retire = {
         .run = run->index,
         .kind = ATTND_COMMAND_RUN,
         .tag = run->tag,
         .code = -(int32_t)attnd_peek32(&run->error),
         .begin_ns = attnd_peek64(&run->begin_ns),
-        .end_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+        .end_ns = attnd_clock_ns(),
         .busy_ns = attnd_peek64(&run->busy_ns),
         .kv_bytes = attnd_peek64(&run->kv_bytes),
         .tiles = attnd_peek32(&run->executed),

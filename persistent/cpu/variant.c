@@ -12,7 +12,8 @@
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
      ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |      \
      ATTND_OPTION_HEAD_SCALES | ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 |            \
-     ATTND_OPTION_DIMS_FP8 | ATTND_OPTIONS_PLANNER)
+     ATTND_OPTION_DIMS_FP8 | ATTND_OPTION_ALIBI_SLOPES | ATTND_OPTION_CHUNK |                      \
+     ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
 {
@@ -81,6 +82,13 @@ float attnd_cpu_variant_scale(const struct attnd_cpu_run *run, uint32_t kv_head)
     return run->plan->sm_scale * LOG2E * q_scale * attnd_cpu_k_scale(run, kv_head);
 }
 
+/* Of a query head; a natural score is 1. */
+static float slope_of(const struct attnd_cpu_run *run, uint32_t head)
+{
+    return run->alibi_slopes ? run->alibi_slopes[head]
+                             : attnd_alibi_slope(head, run->plan->heads_q);
+}
+
 const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
                                                       const struct attnd_cpu_run *run,
                                                       uint32_t kv_head, uint32_t count)
@@ -96,8 +104,7 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
         policy->soft_cap = run->variant.logits_soft_cap * LOG2E;
     if (options & ATTND_OPTION_ALIBI) {
         for (uint32_t i = 0; i < count; i++)
-            worker->slope[i] =
-                attnd_alibi_slope(kv_head * group + i % group, run->plan->heads_q) * LOG2E;
+            worker->slope[i] = slope_of(run, kv_head * group + i % group) * LOG2E;
         policy->slope = worker->slope;
         policy->position = worker->position;
     }

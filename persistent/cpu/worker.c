@@ -27,6 +27,7 @@
 #include "persistent/cpu/mailbox.h"
 #include "persistent/trace.h"
 #include "schemas/atomics.h"
+#include "schemas/clock.h"
 #include "schemas/crash.h"
 #include "schemas/futex.h"
 #include "schemas/timeslice.h"
@@ -37,13 +38,6 @@
 #define AHEAD_NS 100000.0   /* an item this far ahead of another session's makes way for it */
 #define DEPTH_MAX 4u        /* how often one within the other */
 #define URGENT_NS 300000u   /* a thread that works for longer makes way for other processes, too */
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- waking ---------------------------------------------------------------------------------- */
 
@@ -246,7 +240,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, struct attnd_cpu_share *s
 {
     struct attnd_cpu_run *run = share->run;
     const uint32_t count = share->item_end - share->item_begin;
-    const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = attnd_clock_ns();
     uint64_t end_ns = begin_ns, busy_ns = 0, without_ns = 0;
     if (worker->outermost->awake_ns == 0) {
         worker->outermost->awake_ns = begin_ns;
@@ -264,7 +258,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, struct attnd_cpu_share *s
         const uint32_t executed = execute(worker, run, share->item_begin, share->item_end);
         if (executed < count)
             attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
-        end_ns = now_ns();
+        end_ns = attnd_clock_ns();
         busy_ns = end_ns - begin_ns - worker->away_ns;
         if (attnd_cpu_share_is_late(share, busy_ns))
             without_ns = stolen_ns(worker->outermost, end_ns);
@@ -306,7 +300,7 @@ static void make_way(struct attnd_cpu_worker *worker)
 {
     struct attnd_backend *backend = worker->backend;
     struct attnd_cpu_share share;
-    uint64_t now = now_ns();
+    uint64_t now = attnd_clock_ns();
     worker->pace = PACE_COST;
     (void)attnd_take32(&worker->outermost->counted, 2);
     if (attnd_observe32(&backend->stop))

@@ -12,6 +12,8 @@
 /* As the entry has it: keys from the row's own back, that one included. */
 static uint32_t window_of(const struct attnd_batch_view *batch)
 {
+    if (batch->options & ATTND_OPTION_CHUNK)
+        return batch->variant.chunk | ATTND_ENTRY_CHUNK;
     if (!(batch->options & ATTND_OPTION_WINDOW))
         return 0;
     return batch->variant.window_left < INT32_MAX ? (uint32_t)batch->variant.window_left + 1

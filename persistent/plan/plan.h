@@ -129,9 +129,9 @@ void attnd_plan_free(struct attnd_plan *plan);
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
  * Return: 0; -ATTND_E_NO_SPACE, field fixed_split, for parts that do not fit (limit is the shortest
- * that do; 0: the plan was made without); -ATTND_E_RANGE for a batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
- * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
- * tiles.
+ * that do; 0: the plan was made without); -ATTND_E_RANGE for a batch whose items cannot be kept
+ * below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value the keys it may come to have,
+ * limit how many of them fit. The plan is then empty: no rows, no tiles.
  */
 int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
                       struct attnd_fault *fault);

@@ -40,12 +40,6 @@ static int check_frame(const Attnd__Batch *message, struct attnd_variant *varian
     if (variant->flags & ~ATTND_VARIANT_FLAGS)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, variant->flags,
                                ATTND_VARIANT_FLAGS);
-    if (variant->reserved0)
-        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_RESERVED, 0, variant->reserved0, 0);
-    for (uint32_t i = 0; i < sizeof(variant->reserved) / sizeof(variant->reserved[0]); i++)
-        if (variant->reserved[i])
-            return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_RESERVED, i,
-                                   (int64_t)variant->reserved[i], 0);
     return 0;
 }
 
@@ -100,6 +94,7 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
     if (variant->position_encoding == ATTND_POSITION_ROPE) {
         const int appends = variant->flags & ATTND_VARIANT_ROPE_APPEND;
         *options |= appends ? ATTND_OPTION_ROPE_APPEND : ATTND_OPTION_ROPE;
+        variant->alibi_slopes.memory = 0;
         return check_rope(variant, dim, fault);
     }
     if (variant->flags & ATTND_VARIANT_ROPE_APPEND)
@@ -107,6 +102,8 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
                                variant->flags & ~ATTND_VARIANT_ROPE_APPEND);
     if (variant->position_encoding == ATTND_POSITION_ALIBI)
         *options |= ATTND_OPTION_ALIBI;
+    else
+        variant->alibi_slopes.memory = 0;
     variant->rope_theta = variant->rope_scale = 0.0f;
     variant->rope_low_freq_factor = variant->rope_high_freq_factor = 0.0f;
     variant->rope_old_context = variant->rope_dim = 0;
@@ -152,6 +149,22 @@ static int check_tables(struct attnd_variant *variant, uint32_t *options, struct
     return code;
 }
 
+/* A row has one place among the keys of one level. */
+static int check_chunk(const struct attnd_variant *variant, uint32_t levels, uint32_t *options,
+                       struct attnd_fault *fault)
+{
+    if (variant->chunk == 0)
+        return 0;
+    if (variant->chunk > INT32_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_CHUNK, 0, variant->chunk, INT32_MAX);
+    if (variant->window_left >= 0 || levels > 1)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_CHUNK,
+                               levels > 1 ? ATTND_F_LEVELS : ATTND_F_WINDOW_LEFT, variant->chunk,
+                               0);
+    *options |= ATTND_OPTION_CHUNK;
+    return 0;
+}
+
 static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *options,
                         struct attnd_fault *fault)
 {
@@ -190,6 +203,8 @@ int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_li
             return code;
     }
     int code = check_fields(&batch->variant, limits->dim_qk, &batch->options, fault);
+    if (!code)
+        code = check_chunk(&batch->variant, batch->levels, &batch->options, fault);
     if (!code && batch->options & ATTND_OPTION_MASK && !message->has_mask_indptr)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 0, 0, 0);
     return code;

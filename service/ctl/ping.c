@@ -5,6 +5,7 @@
  * segment that only a worker that moves counts up, four times a second; the status shows it. So the
  * status is asked again until the counter has changed.
  */
+#include "schemas/clock.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -13,20 +14,13 @@
 #define HEARTBEAT_NS 3000000000u
 static const struct timespec look_again = {.tv_nsec = 5000000};
 
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static enum attnctl_exit ask(const char *socket_path, uint32_t *heartbeat, uint64_t *took_ns)
 {
     Attnd__Reply *reply;
-    const uint64_t begin_ns = clock_ns();
+    const uint64_t begin_ns = attnd_clock_ns();
     enum attnctl_exit code = attnctl_ask_status(socket_path, &reply);
 
-    *took_ns = clock_ns() - begin_ns;
+    *took_ns = attnd_clock_ns() - begin_ns;
     if (code != ATTNCTL_EXIT_OK)
         return code;
     *heartbeat = reply->status->worker_heartbeat;
@@ -37,7 +31,7 @@ static enum attnctl_exit ask(const char *socket_path, uint32_t *heartbeat, uint6
 /* *@beat_ns: until the heartbeat was seen; 0: it was not. */
 static enum attnctl_exit await_beat(const char *socket_path, uint32_t heartbeat, uint64_t *beat_ns)
 {
-    const uint64_t begin_ns = clock_ns();
+    const uint64_t begin_ns = attnd_clock_ns();
     uint64_t took_ns, waited_ns = 0;
     uint32_t now = heartbeat;
     enum attnctl_exit code = ATTNCTL_EXIT_OK;
@@ -45,7 +39,7 @@ static enum attnctl_exit await_beat(const char *socket_path, uint32_t heartbeat,
     while (code == ATTNCTL_EXIT_OK && now == heartbeat && waited_ns < HEARTBEAT_NS) {
         nanosleep(&look_again, NULL);
         code = ask(socket_path, &now, &took_ns);
-        waited_ns = clock_ns() - begin_ns;
+        waited_ns = attnd_clock_ns() - begin_ns;
     }
     *beat_ns = now != heartbeat ? waited_ns : 0;
     return code;

@@ -9,6 +9,7 @@
  * again and again, and says how many records it was too late for.
  */
 #include "schemas/abi.h"
+#include "schemas/clock.h"
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
@@ -233,14 +234,6 @@ static int keep(struct recording *recording, const Attnd__TraceReply *reply, uin
 
 /* ---- questions ---- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Return: the exit code; after ATTNCTL_EXIT_OK *reply has a trace. */
 static enum attnctl_exit ask(const struct trace_options *options, Attnd__TraceQuery *query,
                              Attnd__Reply **reply)
@@ -291,8 +284,8 @@ static enum attnctl_exit follow(const struct trace_options *options, Attnd__Trac
             return ATTNCTL_EXIT_ANSWER;
         }
         if (!end_ns)
-            end_ns = now_ns() + (uint64_t)(options->seconds * 1e9);
-        if (now_ns() >= end_ns || ended)
+            end_ns = attnd_clock_ns() + (uint64_t)(options->seconds * 1e9);
+        if (attnd_clock_ns() >= end_ns || ended)
             return ATTNCTL_EXIT_OK;
         if (got == 0)
             nanosleep(&pause, NULL);

@@ -24,7 +24,7 @@ static int refuse_option(const struct attnd_variant *variant, uint32_t missing,
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_##field, ATTND_F_BACKEND,      \
                                value, 0);
 #include "schemas/options.def"
-    assert(!"an option of a batch has a row");
+    assert(0 && "an option of a batch has a row");
     return -ATTND_E_UNSUPPORTED;
 }
 

@@ -8,6 +8,7 @@
 
 #include "schemas/abi.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -224,6 +225,151 @@ static void a_plan_keeps_the_memory_of_its_tables_until_it_is_set_again(void **s
     attnd_close(scene.session);
 }
 
+/* A tensor in memory of the session, behind what run() uses. */
+static float *slopes_of(struct scene *scene)
+{
+    void *address;
+
+    CHECK_OK(
+        attnd_memory_create(scene->session, 4096, &scene->variant.alibi_slopes.memory, &address));
+    scene->variant.position_encoding = ATTND_POSITION_ALIBI;
+    return address;
+}
+
+/* Where q is 0 a score is a slope times a distance. A rank with four of a model's eight heads has
+ * slopes that none of four heads has in the paper, and any others besides. */
+static void slopes_of_the_caller_are_those_of_its_heads(void **state)
+{
+    static const float given[HEADS] = {0x1p-5f, 0x1p-6f, 0.0f, -0.125f};
+    const int32_t qo[] = {1, 7}, kv[] = {40, 90};
+    struct scene scene;
+
+    if (e2e_on_gpu())
+        skip();
+    scene_open(&scene, *state, 0);
+    memset(scene.rows, 0, ROWS_MAX * ROW * 2);
+    memcpy(slopes_of(&scene), given, sizeof(given));
+    CHECK_OK(set(&scene, 2, qo, kv, 0, NULL, NULL));
+    for (uint32_t row = 0; row < 8; row++) {
+        const int32_t keys = row ? 90 - 7 + (int32_t)row : 40;
+        const struct result got = run(&scene, 0, row);
+        for (uint32_t h = 0; h < HEADS; h++) {
+            float lse;
+            double sum = 0;
+            memcpy(&lse, &got.lse[h], sizeof(lse));
+            for (int32_t j = 0; j < keys; j++)
+                sum += exp((double)given[h] * (j - (keys - 1)));
+            CHECK(fabs((double)lse - log2(sum)) < 1e-4);
+        }
+    }
+    attnd_close(scene.session);
+}
+
+/* The contract's default said by the caller: the same bits. */
+static void slopes_of_the_paper_may_be_given_too(void **state)
+{
+    static const float paper[HEADS] = {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f};
+    const int32_t qo[] = {3}, kv[] = {200};
+    struct scene scene;
+
+    if (e2e_on_gpu())
+        skip();
+    scene_open(&scene, *state, 0);
+    scene.variant.position_encoding = ATTND_POSITION_ALIBI;
+    CHECK_OK(set(&scene, 1, qo, kv, 0, NULL, NULL));
+    const struct result own = run(&scene, 0, 2);
+    memcpy(slopes_of(&scene), paper, sizeof(paper));
+    CHECK_OK(set(&scene, 1, qo, kv, 0, NULL, NULL));
+    const struct result given = run(&scene, 0, 2);
+    CHECK(memcmp(&own, &given, sizeof(own)) == 0);
+    scene.variant.alibi_slopes.memory = 999;
+    struct attnd_fault fault;
+    CHECK_EQUAL(set(&scene, 1, qo, kv, 0, NULL, &fault), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(fault.field, ATTND_F_ALIBI_SLOPES);
+    attnd_close(scene.session);
+}
+
+/* Where q is 0 a row's lse is the logarithm of how many keys it sees. */
+static void sees_its_chunk(struct scene *scene, uint32_t row, int32_t place)
+{
+    const int32_t chunk = (int32_t)scene->variant.chunk;
+    const struct result got = run(scene, 0, row);
+    float lse;
+
+    memcpy(&lse, &got.lse[0], sizeof(lse));
+    CHECK(fabs((double)lse - log2(place % chunk + 1)) < 1e-4);
+}
+
+/* shows: chunked attention (Llama 4) | yes | refused by name | chunks of 1 to 1,000 keys, decodes,
+ * chunks of prompts, advances | test_e2e_variant */
+static void a_row_sees_the_keys_of_its_own_chunk(void **state)
+{
+    static const uint32_t chunks[] = {1, 7, 16, 64, 100, 128, 1000};
+    const int32_t qo[] = {1, 1, 130}, kv[] = {40, 700, 300};
+    struct scene scene;
+
+    if (e2e_on_gpu())
+        skip();
+    scene_open(&scene, *state, 0);
+    memset(scene.rows, 0, ROWS_MAX * ROW * 2);
+    for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
+        scene.variant.chunk = chunks[c];
+        CHECK_OK(set(&scene, 3, qo, kv, 0, NULL, NULL));
+        sees_its_chunk(&scene, 0, 39);
+        sees_its_chunk(&scene, 1, 699);
+        for (uint32_t i = 0; i < 130; i += 13)
+            sees_its_chunk(&scene, 2 + i, 170 + (int32_t)i);
+        const int32_t shorter[] = {33, 641, 295};
+        const struct attnd_advance advance = {
+            .size = sizeof(advance), .entries = 3, .kv_len = shorter};
+        struct attnd_completion done;
+        CHECK_OK(attnd_plan_advance(scene.session, scene.plan, &advance, NULL));
+        CHECK_EQUAL(attnd_wait(scene.session, &done, 1, TRIAL_WAIT_NS), 1);
+        CHECK_EQUAL(done.fault.code, 0);
+        sees_its_chunk(&scene, 0, 32);
+        sees_its_chunk(&scene, 1, 640);
+        sees_its_chunk(&scene, 131, 294);
+    }
+    attnd_close(scene.session);
+}
+
+static void a_chunk_goes_with_one_level_and_no_window(void **state)
+{
+    const int32_t qo[] = {1}, kv[] = {40};
+    struct attnd_fault fault;
+    struct scene scene;
+
+    scene_open(&scene, *state, 0);
+    scene.variant.chunk = 16;
+    CHECK_EQUAL(set_behind(&scene, 30, 1, qo, kv, 0, NULL, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(fault.field, ATTND_F_CHUNK);
+    CHECK_EQUAL(fault.index, ATTND_F_LEVELS);
+    if (e2e_on_gpu()) {
+        CHECK_EQUAL(set(&scene, 1, qo, kv, 0, NULL, &fault), -ATTND_E_UNSUPPORTED);
+        CHECK_EQUAL(fault.field, ATTND_F_CHUNK);
+        CHECK_EQUAL(fault.index, ATTND_F_BACKEND);
+    }
+    attnd_close(scene.session);
+}
+
+/* shows: ALiBi with slopes of the caller | yes | refused by name | four heads, also slopes of 0 and
+ * below | test_e2e_variant */
+static void a_gpu_refuses_slopes_of_the_caller_by_name(void **state)
+{
+    const int32_t qo[] = {1}, kv[] = {40};
+    struct attnd_fault fault;
+    struct scene scene;
+
+    if (!e2e_on_gpu())
+        skip();
+    scene_open(&scene, *state, 0);
+    (void)slopes_of(&scene);
+    CHECK_EQUAL(set(&scene, 1, qo, kv, 0, NULL, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(fault.field, ATTND_F_ALIBI_SLOPES);
+    CHECK_EQUAL(fault.index, ATTND_F_BACKEND);
+    attnd_close(scene.session);
+}
+
 static void a_mask_has_a_bit_for_each_query_and_key_and_is_not_advanced(void **state)
 {
     const int32_t qo[] = {3, 2}, kv[] = {21, 16}; /* 63 and 32 bits */
@@ -320,6 +466,11 @@ int main(void)
         E2E_TEST(so_it_is_behind_a_prefix_that_others_share),
         E2E_TEST(a_plan_made_without_fixed_splits_says_so),
         E2E_TEST(a_plan_keeps_the_memory_of_its_tables_until_it_is_set_again),
+        E2E_TEST(slopes_of_the_caller_are_those_of_its_heads),
+        E2E_TEST(slopes_of_the_paper_may_be_given_too),
+        E2E_TEST(a_row_sees_the_keys_of_its_own_chunk),
+        E2E_TEST(a_chunk_goes_with_one_level_and_no_window),
+        E2E_TEST(a_gpu_refuses_slopes_of_the_caller_by_name),
         E2E_TEST(a_mask_has_a_bit_for_each_query_and_key_and_is_not_advanced),
         E2E_TEST(keys_and_values_may_lie_in_one_plane),
     };

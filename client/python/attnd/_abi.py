@@ -83,8 +83,8 @@ Variant = _struct(
     size=u32, flags=u32, position_encoding=u32, window_left=i32, logits_soft_cap=c.c_float,
     rope_theta=c.c_float, rope_scale=c.c_float, rope_low_freq_factor=c.c_float,
     rope_high_freq_factor=c.c_float, rope_old_context=u32, rope_dim=u32, q_scale=c.c_float,
-    k_scale=c.c_float, v_scale=c.c_float, fixed_split=u32, reserved0=u32, sinks=Table, mask=Table,
-    kv_scales=Table, reserved=u64 * 2,
+    k_scale=c.c_float, v_scale=c.c_float, fixed_split=u32, chunk=u32, sinks=Table, mask=Table,
+    kv_scales=Table, alibi_slopes=Table,
 )  # fmt: skip
 Batch = _struct(
     "attnd_batch",

@@ -49,8 +49,9 @@ _OPTIONS = (
     ("k_scale", "k_scale", _convert.scale),
     ("v_scale", "v_scale", _convert.scale),
     ("fixed_split_size", "fixed_split", _integer(1)),
+    ("attention_chunk_size", "chunk", _integer(1)),
 )
-PLAIN = -1, None, "NONE", None, None, None, None, None, None, False, None, None, None, None
+PLAIN = (-1, None, "NONE", *[None] * 6, False, *[None] * 5)
 
 
 def numbers_of(said):
@@ -62,16 +63,18 @@ def numbers_of(said):
     }
 
 
-def variant_of(pool, num_heads, numbers, sinks, kv_scales, mask):
+def variant_of(pool, num_heads, numbers, sinks, kv_scales, alibi_slopes, mask):
     """(struct attnd_variant or None, what keeps its tables) of numbers_of(); @mask: what mask_of()
     gave, or None."""
     given = any(x for field, x in numbers.items() if field != "window_left")
     window = numbers.get("window_left", -1)
-    if window < 0 and not given and sinks is None and kv_scales is None and mask is None:
+    tables = sinks, kv_scales, alibi_slopes, mask
+    if window < 0 and not given and all(table is None for table in tables):
         return None, None
     variant, kept = _abi.Variant(**{"window_left": -1, **numbers}), []
     for name, table, shape in (
-        ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads))
+        ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads)),
+        ("alibi_slopes", alibi_slopes, (num_heads,)),
     ):  # fmt: skip
         if table is not None:
             where, keep = _table(pool, name, table, shape)

@@ -122,7 +122,8 @@ class BatchAttention:
         rope_dim: int | None = None, rope_append: bool = False, sinks: Array | None = None,
         custom_mask: Array | None = None, packed_custom_mask: Array | None = None,
         q_scale: float | None = None, k_scale: float | None = None, v_scale: float | None = None,
-        kv_scales: Array | None = None, fixed_split_size: int | None = None,
+        kv_scales: Array | None = None, alibi_slopes: Array | None = None,
+        attention_chunk_size: int | None = None, fixed_split_size: int | None = None,
         q_data_type: DType | None = None, kv_data_type: DType | None = None,
         reserve_pages: int = 0, q_strides: Strides = None, out_strides: Strides = None,
         lse_strides: Strides = None, k_strides: Strides = None, v_strides: Strides = None,
@@ -150,6 +151,9 @@ class BatchAttention:
         k_scale, v_scale, kv_scales: what the pool holds times these is K and V; kv_scales is
             float32 [2, num_kv_heads], or of each layer, of K and then of V. append() to a pool of
             fp8 divides by them.
+        alibi_slopes: float32 [num_qo_heads], or of each layer, with pos_encoding_mode ALIBI: a rank
+            of tensor parallelism has its part of the model's; as in the paper if None.
+        attention_chunk_size: a row sees keys of its own chunk of so many alone, as in Llama 4.
         fixed_split_size: keys of a split; a request's result then depends on itself alone.
         reserve_pages: room for advance(), of each request of the last level.
         *_strides: (row, head) in elements; contiguous if None.
@@ -164,11 +168,11 @@ class BatchAttention:
             q_strides, out_strides, lse_strides, k_strides, v_strides, window_left,
             logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, rope_low_freq_factor,
             rope_high_freq_factor, rope_old_context, rope_dim, rope_append, q_scale, k_scale,
-            v_scale, fixed_split_size,
+            v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
         before = self._planned
         masked = custom_mask is not None or packed_custom_mask is not None
-        tables = masked or sinks is not None or kv_scales is not None
+        tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
@@ -198,7 +202,7 @@ class BatchAttention:
             csr_here = (_csr.array_of(kept[-1][i]) for i in (0, 1, 3))
             mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
         variant, kept_tables = variant_of(
-            self.pool, said.heads, said.numbers, sinks, kv_scales, mask
+            self.pool, said.heads, said.numbers, sinks, kv_scales, alibi_slopes, mask
         )
         self._fill_batch(said, variant, starts)
         wait = said.wait or self.pool.device == "cuda"

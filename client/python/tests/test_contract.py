@@ -87,6 +87,35 @@ class ContractTest(ServiceTest):
                         batch.expected(q, k * of_k, v * of_v),
                     )
 
+    def test_slopes_of_the_caller_are_those_of_its_heads(self):
+        """Where q is 0 a score is a slope times a distance."""
+        slopes = np.float32(2.0) ** -np.arange(9, 9 + HEADS)  # the second half of 16 heads
+        of_layers, keys = np.stack([slopes * 0, slopes]), 21
+        attention = attnd.BatchAttention(self.pool(DIM)[0])
+        q = np.zeros((1, HEADS, DIM), np.float16)
+        for said in (slopes.astype(np.float32), of_layers.astype(np.float32)):
+            attention.plan(
+                [0, 1], [0, 3], [7, 3, 5], [keys - 2 * PAGE], HEADS, causal=True,
+                pos_encoding_mode="ALIBI", alibi_slopes=said,
+            )  # fmt: skip
+            _, lse = attention.run(q, attention.pool.kv_cache(1), lse=True)
+            wanted = np.log2(np.exp(-slopes[:, None] * np.arange(keys)).sum(1))
+            self.check([np.asarray(lse)], [wanted[None]], 1e-5)
+
+    def test_a_row_sees_the_keys_of_its_own_chunk(self):
+        """Where q is 0 a row's lse is the logarithm of how many keys it sees."""
+        attention = attnd.BatchAttention(self.pool(DIM)[0])
+        for chunk in 1, 6, 8, 100:
+            attention.plan(
+                [0, 5], [0, 3], [7, 3, 5], [5], HEADS, causal=True, attention_chunk_size=chunk
+            )
+            _, lse = attention.run(
+                np.zeros((5, HEADS, DIM), np.float16), attention.pool.kv_cache(1), lse=True
+            )
+            places = 2 * PAGE + np.arange(5)
+            wanted = np.log2(places % chunk + 1)[:, None].repeat(HEADS, 1)
+            self.check([np.asarray(lse)], [wanted], 1e-5)
+
     def test_append_quantises_to_the_nearest_of_what_the_scale_leaves(self):
         for dtype, mantissa in FP8.items():
             values, pool = fp8_values(mantissa), self.pool(DIM, dtype=dtype)[0]

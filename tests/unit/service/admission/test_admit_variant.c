@@ -68,13 +68,14 @@ static void each_option_is_seen(void **state)
     v->sinks = (struct attnd_variant_table){3, 8, 64};
     v->mask = (struct attnd_variant_table){4, 0, 4};
     v->kv_scales = (struct attnd_variant_table){5, 2, 8};
+    v->alibi_slopes = (struct attnd_variant_table){6, 0, 12};
     admit_rig.c.batch.mask_indptr = (const int32_t[]){0, 5}; /* 1 row, 33 keys */
     admit();
     assert_int_equal(admit_rig.batch.mask_indptr[1], 5);
-    assert_int_equal(admit_rig.batch.options, ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP |
-                                                  ATTND_OPTION_ALIBI | ATTND_OPTION_SCALES |
-                                                  ATTND_OPTION_FIXED_SPLIT | ATTND_OPTION_SINKS |
-                                                  ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES);
+    assert_int_equal(admit_rig.batch.options,
+                     ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI |
+                         ATTND_OPTION_SCALES | ATTND_OPTION_FIXED_SPLIT | ATTND_OPTION_SINKS |
+                         ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES | ATTND_OPTION_ALIBI_SLOPES);
     assert_int_equal(admit_rig.batch.variant.kv_scales.offset_bytes, 8);
     assert_int_equal(admit_rig.batch.variant.sinks.memory, 3);
     assert_int_equal(admit_rig.batch.variant.sinks.layer_stride, 8);
@@ -107,6 +108,7 @@ static void numbers_of_what_is_off_are_not_looked_at(void **state)
     variant->rope_theta = NAN;
     variant->rope_dim = 9999;
     variant->sinks.offset_bytes = 1;
+    variant->alibi_slopes.memory = 1;
     admit();
     assert_int_equal(admit_rig.batch.options, 0);
     assert_int_equal(admit_rig.batch.variant.rope_dim, 0);
@@ -188,10 +190,14 @@ static void what_no_range_has_is_refused_with_its_limit(void **state)
     refuse(ATTND_E_INVALID, ATTND_F_SINKS, 0, 2, 4);
     v->mask = (struct attnd_variant_table){1, 0, 6};
     refuse(ATTND_E_INVALID, ATTND_F_MASK, 0, 6, 4);
-    v->reserved0 = 5;
-    refuse(ATTND_E_INVALID, ATTND_F_RESERVED, 0, 5, 0);
-    v->reserved[1] = 7;
-    refuse(ATTND_E_INVALID, ATTND_F_RESERVED, 1, 7, 0);
+    v->chunk = 0x80000000u;
+    refuse(ATTND_E_RANGE, ATTND_F_CHUNK, 0, 0x80000000u, INT32_MAX);
+    v->chunk = 8;
+    v->window_left = 3;
+    refuse(ATTND_E_UNSUPPORTED, ATTND_F_CHUNK, ATTND_F_WINDOW_LEFT, 8, 0);
+    v->position_encoding = ATTND_POSITION_ALIBI;
+    v->alibi_slopes = (struct attnd_variant_table){1, 0, 7};
+    refuse(ATTND_E_INVALID, ATTND_F_ALIBI_SLOPES, 0, 7, 4);
     v->kv_scales = (struct attnd_variant_table){1, 0, 3};
     refuse(ATTND_E_INVALID, ATTND_F_KV_SCALES, 0, 3, 4);
 }
