@@ -13,7 +13,8 @@ extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint
 extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session,
                                                 attnd_engine_run run);
 extern "C" __global__ void attnd_engine_refresh(attnd::EngineSession *session,
-                                                attnd::EnginePlan *plan, attnd_engine_plan place);
+                                                attnd::EnginePlan *plan, attnd_engine_plan place,
+                                                uint32_t lane);
 
 /* A session of one plan in lane 0. */
 struct OwnLaunches {
@@ -67,7 +68,7 @@ struct OwnLaunches {
 
     void refresh(cudaStream_t stream)
     {
-        attnd_engine_refresh<<<1, 512, 512, stream>>>(session, plan, place);
+        attnd_engine_refresh<<<1, 512, 512, stream>>>(session, plan, place, 0);
     }
 
     void prepare(attnd_engine_run run)

@@ -46,6 +46,25 @@ struct engine_block *attnd_engine_alloc(struct attnd_engine *engine, uint64_t si
     return *code == 0 ? block : NULL;
 }
 
+void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address)
+{
+    for (struct engine_block **link = &engine->blocks; *link; link = &(*link)->next) {
+        struct engine_block *block = *link;
+        if (block->address != address)
+            continue;
+        *link = block->next;
+        (void)cuMemFree(address);
+        free(block);
+        return;
+    }
+}
+
+void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane)
+{
+    if (engine->launched[lane])
+        (void)cuEventSynchronize(engine->launched[lane]);
+}
+
 int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,
                       void **arguments)
 {
@@ -174,7 +193,7 @@ static int count_workers(struct attnd_engine *engine)
 
     if (result == CUDA_SUCCESS)
         result = cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    engine->workers = (uint32_t)count;
+    engine->workers = (uint32_t)(count < ENGINE_WORKERS_MAX ? count : ENGINE_WORKERS_MAX);
     return attnd_engine_fault(result);
 }
 
@@ -250,6 +269,9 @@ void attnd_engine_end(struct attnd_engine *engine)
         (void)cuMemFree(block->address);
         free(block);
     }
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        if (engine->launched[i])
+            (void)cuEventDestroy(engine->launched[i]);
     for (uint32_t i = 0; i < ATTND_KERNELS; i++)
         if (engine->kernels[i].module)
             (void)cuModuleUnload(engine->kernels[i].module);

@@ -14,6 +14,9 @@
 
 #include <cuda.h>
 
+/* A plan's block has room for as many first items (persistent/cuda/state/engine.cuh). */
+#define ENGINE_WORKERS_MAX 192
+
 /* Of a lane, at least: what a graph has captured cannot grow later. */
 #define ENGINE_SCRATCH_BYTES_MIN (64ull << 20)
 
@@ -80,6 +83,7 @@ struct attnd_engine {
     struct engine_kernel kernels[ATTND_KERNELS];
     struct engine_block *blocks;
     struct engine_block *scratch[ATTND_LANES_MAX];
+    CUevent launched[ATTND_LANES_MAX]; /* behind the last launch outside of a capture; NULL: none */
     struct engine_memory *memories;
     struct engine_plan *plans;
     struct engine_run **runs; /* [facts.runs_max], a slot each */
@@ -102,6 +106,10 @@ struct engine_block *attnd_engine_alloc(struct attnd_engine *engine, uint64_t si
  * Return: 0 or a fault. */
 int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,
                       void **arguments);
+/** attnd_engine_free() - a block that nothing in flight and no graph uses. */
+void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address);
+/** attnd_engine_wait() - for the launches of a lane that no capture took in. */
+void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane);
 /** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */
 const struct engine_kernel *attnd_engine_kernel(struct attnd_engine *engine, uint32_t number,
                                                 int *code);

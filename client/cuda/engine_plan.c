@@ -79,6 +79,18 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
     return plan;
 }
 
+/* But those that a graph may still name, which go with the session. */
+static void free_blocks(struct attnd_engine *engine, const struct engine_plan *plan)
+{
+    for (const struct engine_lane *at = plan->lanes; at; at = at->next) {
+        if (at->capture)
+            continue;
+        attnd_engine_wait(engine, at->lane);
+        attnd_engine_free(engine, at->block);
+        attnd_engine_free(engine, at->mirror);
+    }
+}
+
 static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
@@ -88,7 +100,8 @@ static void drop_plan(struct attnd_engine *engine, uint32_t handle)
         if (plan->runs) /* the service refuses this end */
             return;
         *link = plan->next;
-        free_plan(plan); /* its blocks go with the session: a graph may still name them */
+        free_blocks(engine, plan);
+        free_plan(plan);
         return;
     }
 }
@@ -247,7 +260,7 @@ static int launch_refresh(struct attnd_engine *engine, const struct engine_plan 
                                       .mirror_bytes = at->mirror_bytes,
                                       .scratch = engine->scratch[at->lane]->address,
                                       .scratch_bytes = engine->scratch[at->lane]->size_bytes};
-    void *arguments[] = {&engine->block, &at->block, &place};
+    void *arguments[] = {&engine->block, &at->block, &place, &at->lane};
 
     return attnd_engine_fault(cuLaunchKernel(engine->refresh, 1, 1, 1, REFRESH_THREADS, 1, 1,
                                              REFRESH_SHARED_BYTES, stream, arguments, NULL));

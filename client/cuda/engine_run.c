@@ -151,6 +151,18 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
     return attnd_engine_fault(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
 }
 
+/* So that what the lane's runs use can be waited for. */
+static int note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (!engine->launched[lane])
+        result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS)
+        result = cuEventRecord(engine->launched[lane], stream);
+    return attnd_engine_fault(result);
+}
+
 static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
                       CUstream stream)
 {
@@ -167,7 +179,9 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     if (rc < 0)
         return rc;
     kernel = attnd_engine_kernel(engine, number, &rc);
-    return kernel ? launch(engine, run, kernel, stream, captures ? 0 : 1) : rc;
+    if (kernel)
+        rc = launch(engine, run, kernel, stream, captures ? 0 : 1);
+    return rc < 0 || captures ? rc : note_launch(engine, lane, stream);
 }
 
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)
@@ -188,6 +202,7 @@ void attnd_engine_unprepare(struct attnd_engine *engine, uint32_t prepared)
     uint32_t slot = (uint32_t)(prepared % engine->facts.runs_max);
     struct engine_run *run = engine->runs[slot];
     if (run && run->prepared == prepared) {
+        attnd_engine_wait(engine, run->lane);
         void *arguments[] = {&engine->block, &slot};
         (void)attnd_engine_call(engine, engine->unprepare, 1, arguments);
         engine->runs[slot] = NULL;

@@ -384,7 +384,7 @@ extern "C" __global__ void attnd_engine_unprepare(attnd::EngineSession *session,
 
 extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
     attnd_engine_refresh(attnd::EngineSession *session, attnd::EnginePlan *plan,
-                         attnd_engine_plan place)
+                         attnd_engine_plan place, uint32_t lane)
 {
     using namespace attnd;
     __shared__ Refresh refresh;
@@ -392,6 +392,11 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
     asm volatile("griddepcontrol.launch_dependents;");
     grid_wait();
     const uint64_t begin_ns = clock_ns();
+    if (threadIdx.x == 0) { /* nothing of the lane is in flight, whatever became of the last run */
+        Live *live = &engine_resident(session)->live[lane];
+        live->next_item = live->next_of[0] = live->next_of[1] = 0;
+        plan->left = 0;
+    }
     for (;;) {
         if (threadIdx.x == 0)
             there = refresh_look(plan, place, &refresh);

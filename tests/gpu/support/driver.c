@@ -183,3 +183,4 @@ FORWARD(cuTensorMapEncodeTiled,
          const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
          CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill),
         (map, type, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill))
+FORWARD(cuEventDestroy, (CUevent event), (event))
