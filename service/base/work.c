@@ -13,8 +13,8 @@
 
 /* ---- users ---- */
 
-/* The place of a user that is known, else the free one that was used the longest ago: what is known
- * of a user stays for a while when all of its sessions have ended. */
+/* The place of a user that is known, else the next free one in turn: what is known of a user stays
+ * for a while when all of its sessions have ended. Without a free one, the last is shared. */
 static uint32_t place_of(struct attnd_works *works, uid_t uid)
 {
     for (uint32_t i = 0; i < ATTND_WORK_USERS_MAX; i++)
@@ -33,7 +33,7 @@ struct attnd_account *attnd_work_user(struct attnd_works *works, uid_t uid)
     const uint32_t place = place_of(works, uid);
 
     if (!works->users[place].sessions) {
-        if (works->users[place].uid != uid)
+        if (works->users[place].uid != uid && works->users[place].account.waiting == 0)
             works->users[place].account = (struct attnd_account){0};
         works->users[place].uid = uid;
         works->users[place].estate.user = &works->users[place].account;

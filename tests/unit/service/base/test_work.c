@@ -227,6 +227,21 @@ static void places_of_users_are_given_again(void **state)
     assert_true(user->slow);
 }
 
+/* With every place taken, the last is shared, and what waits in it still counts. */
+static void a_shared_place_keeps_what_waits(void **state)
+{
+    (void)state;
+    memset(&works, 0, sizeof(works));
+    struct attnd_account *last = &works.users[ATTND_WORK_USERS_MAX - 1].account;
+
+    for (uid_t i = 0; i < ATTND_WORK_USERS_MAX; i++)
+        attnd_work_user(&works, 1000 + i);
+    last->waiting = 1;
+    attnd_work_user_done(&works, last);
+    assert_ptr_equal(attnd_work_user(&works, 2000), last);
+    assert_int_equal(last->waiting, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +255,7 @@ int main(void)
         cmocka_unit_test(spent_is_said_inside_of_a_piece_and_only_there),
         cmocka_unit_test(all_is_done_in_the_end),
         cmocka_unit_test(places_of_users_are_given_again),
+        cmocka_unit_test(a_shared_place_keeps_what_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
