@@ -48,7 +48,7 @@ GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop.
-IPC_CLIENT := $(filter-out ipc/loop%.c,$(IPC))
+IPC_CLIENT := $(filter-out ipc/loop%.c ipc/closer.c ipc/courier.c,$(IPC))
 PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
@@ -95,7 +95,7 @@ tested: tests programs $(EXAMPLES) $(BUILD)/bench/attnd-replay
 help:
 	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
-	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
+	@echo 'make check-long   random batches, client deaths, long fuzzing, attackers, calls from Python'
 	@echo 'make all          build only; make install PREFIX=/usr/local; make man (wants scdoc)'
 	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
@@ -149,7 +149,7 @@ $(LIBATTND): $(LIBATTND_OBJ)
 	ar rcs $@ $^
 
 # The same for engines that load it, from Python for instance; the map says what they see of it.
-LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) \
+LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-z,defs -Wl,-soname,$(notdir $@) \
           -Wl,--version-script=client/libattnd.map $(filter %.o %.0,$^) -o $@
 $(LIBATTND_SO): $(LIBATTND_OBJ) client/libattnd.map
 	$(LINK_SO) $(LDLIBS_PB)
@@ -261,7 +261,9 @@ IN_ORDER = $(E2E_AT_ONCE) $(UNIT) -- $(filter-out $(E2E_AT_ONCE),$(E2E))
 test: all tests
 	@BUILD=$(BUILD) tests/run -j 2 $(IN_ORDER) tests/install tests/operators tests/abi/check \
 	  tests/abi/layouts tests/variant tests/bench_trace \
-	  tests/bench_engines tests/bench_identity tests/python
+	  tests/bench_engines tests/bench_engines_run tests/bench_shapes \
+	  tests/bench_identity tests/python
+	@ATTND_TEST_TIMEOUT=150 BUILD=$(BUILD) tests/run tests/python-property
 test-unit: $(UNIT)
 	@tests/run -j 2 $(UNIT)
 test-e2e: all $(E2E)
@@ -288,6 +290,7 @@ test-tsan:
 check-long: check $(LONG)
 	@$(BUILD_SAYING) 'build of all kernels' -j2 all
 	@$(MAKE) --no-print-directory fuzz-long
+	@ATTND_PROPERTY_S=1200 ATTND_TEST_TIMEOUT=1500 BUILD=$(BUILD) tests/run tests/python-property
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \
 	   echo "== $$program"; $$program || exit 1; done
 	@$(BUILD_SAYING) 'build the soak with ASan and UBSan' -j2 BUILD=build/asan \

@@ -6,7 +6,8 @@ set -euo pipefail
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
        libncurses-dev libinih-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
-       libclang-rt-14-dev pkg-config python3 python3-numpy spin scdoc abigail-tools zsh)
+       libclang-rt-14-dev pkg-config python3 python3-numpy python3-hypothesis spin scdoc
+       abigail-tools zsh)
 bundle=("${build[@]}" libcmocka-dev git)
 python=(python3 python3-venv python3-pip)
 

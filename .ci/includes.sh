@@ -45,6 +45,7 @@ policy     machine state items
 loops      machine state items
 worker     machine state items policy loops
 dispatch   machine state
+engine     machine state items dispatch
 host       machine state dispatch/dispatcher.cuh
 journal
 '

@@ -10,11 +10,14 @@
  * finite, and sampled rows are compared with a plain reference in fp32 and fp64 on the device.
  *
  * --only NAME: shapes whose names have that in them; --only NAME,NAME, those of these names.
+ * --engine 1: each shape then also as launches in a stream, in graphs of a run for each layer with
+ * a kernel between two of them, less the same graph without the runs.
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
  * profiler needs.
  */
 #include "bench/free_device.cuh"
 #include "bench/gpu_drain_clock.cuh"
+#include "bench/gpu_drain_engine.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
 #include "persistent/cuda/host/solo.cuh"
@@ -45,7 +48,7 @@ namespace
 
 struct Options {
     std::string only; /* part of a name; or, with a comma, whole names */
-    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0;
+    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
 };
 
 void must(cudaError_t error, int line)
@@ -120,7 +123,7 @@ struct Bench {
     uint64_t plane_bytes; /* K or V of one layer */
     uint64_t rows_bytes;  /* q of one layer */
     uint64_t o_bytes;     /* o of one layer */
-    char *kv, *q, *o;
+    char *kv, *q, *o, *weights;
     float *lse;
     attnd_plan *plan;
     std::vector<int32_t> page_ids;
@@ -420,6 +423,116 @@ void print(const Bench &b, double device_us, double host_us, double mhz, float e
     fflush(stdout);
 }
 
+/* ---- launches in a stream ---------------------------------------------------------------------
+ */
+
+attnd_engine_run engine_run_of(const Bench &b, uint32_t layer)
+{
+    const Shape &s = b.shape;
+    const attnd_heap_plane *planes = reinterpret_cast<const attnd_heap_plane *>(
+        reinterpret_cast<const attnd_heap_pool *>(b.solo.queue + pool_at) + 1);
+    attnd_engine_run run = {};
+    run.k = planes[layer];
+    run.v = planes[s.layers + layer];
+    run.q = {1, 0, layer * b.rows_bytes};
+    run.o = {2, 0, layer * b.o_bytes};
+    run.lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
+    run.slot = run.layer = layer;
+    run.page_size = s.page_size;
+    run.pages = uint32_t(b.page_ids.size());
+    run.heads_kv = s.heads_kv;
+    run.dim_qk = s.dim;
+    run.dim_vo = s.vo();
+    run.kv_dtype = s.kv_type();
+    return run;
+}
+
+/* Return: us of a launch of the graph. */
+double graph_us(cudaGraphExec_t graph, cudaStream_t stream, uint32_t rounds)
+{
+    cudaEvent_t begin, end;
+    std::vector<float> times;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    for (uint32_t i = 0; i < rounds + 2; i++) {
+        float ms;
+        MUST(cudaEventRecord(begin, stream));
+        MUST(cudaGraphLaunch(graph, stream));
+        MUST(cudaEventRecord(end, stream));
+        MUST(cudaEventSynchronize(end));
+        MUST(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 2)
+            times.push_back(ms);
+    }
+    return 1e3 * median(times);
+}
+
+constexpr uint64_t weights_bytes = 96ull << 20;
+
+cudaGraphExec_t capture(const Bench &b, OwnLaunches *own, cudaStream_t stream)
+{
+    const uint4 *weights = reinterpret_cast<const uint4 *>(b.weights);
+    uint32_t *word = reinterpret_cast<uint32_t *>(b.weights);
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    if (own)
+        own->refresh(stream);
+    for (uint32_t layer = 0; layer < 4 * b.shape.layers; layer++) {
+        engine_kernel<<<132, 1024, 0, stream>>>(weights, weights_bytes / 16, word);
+        if (own)
+            MUST(own->launch(layer % b.shape.layers, stream));
+        engine_kernel<<<132, 256, 0, stream>>>(weights, 0, word);
+    }
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&executable, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    return executable;
+}
+
+bool bench_engine(Bench &b, const Options &options, double device_us)
+{
+    const Shape &s = b.shape;
+    const struct attnd_plan_head *head = attnd_plan_head(b.plan);
+    const Memory table[] = {{b.kv, b.plane_bytes * 2 * s.layers, 0, 0},
+                            {b.q, b.rows_bytes * s.layers, 0, 0},
+                            {b.o, b.o_bytes * s.layers, 0, 0},
+                            {reinterpret_cast<char *>(b.lse), b.rows_bytes * s.layers, 0, 0}};
+    const attnd_plan_limits limits = limits_of(b, options.plan_workers);
+    OwnLaunches own = {};
+    own.workers = uint32_t(b.workers) + 1; /* no dispatcher */
+    MUST(own.open(b.solo.queue + plan_at, attnd_plan_heap_bytes(&limits),
+                  attnd_plan_scratch_bytes(head), attnd_plan_items(head, ATTND_RUN_ATTEND),
+                  s.page_size, table, 4));
+    MUST(cudaMemset(b.o, 0xff, b.o_bytes * s.layers));
+    own.refresh(0);
+    for (uint32_t layer = 0; layer < s.layers; layer++)
+        own.prepare(engine_run_of(b, layer));
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaMalloc(&b.weights, weights_bytes));
+    MUST(cudaMemset(b.weights, 0, weights_bytes));
+    double us[2];
+    cudaGraphExec_t without = capture(b, nullptr, b.streams[0]);
+    for (uint32_t way = 0; way < 2; way++) {
+        own.early = way;
+        cudaGraphExec_t with = capture(b, &own, b.streams[0]);
+        const double whole = graph_us(with, b.streams[0], 12);
+        us[way] = (whole - graph_us(without, b.streams[0], 12)) / (4 * s.layers) - device_us;
+        cudaGraphExecDestroy(with);
+    }
+    cudaGraphExecDestroy(without);
+    cudaFree(b.weights);
+    MUST(cudaDeviceSynchronize());
+    const uint32_t code = own.error_of_lane();
+    const float error = check(b);
+    printf("%-22s launched behind a layer's weights, over the tiles: %5.1f us, early %5.1f  "
+           "error %.1e lane %u%s\n",
+           s.name, us[0], us[1], double(error), code, error < 6e-3f && !code ? "" : "  WRONG");
+    fflush(stdout);
+    own.close();
+    return error < 6e-3f && !code;
+}
+
 bool bench(const Shape &shape, const Options &options, int workers)
 {
     Bench b;
@@ -464,8 +577,9 @@ bool bench(const Shape &shape, const Options &options, int workers)
     }
     float error = check(b);
     print(b, median(device_us), median(host_us), mhz.empty() ? 0 : median(mhz), error);
+    const bool right = !options.engine || bench_engine(b, options, median(device_us));
     release(b);
-    return error < 6e-3f;
+    return error < 6e-3f && right;
 }
 
 /* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
@@ -475,6 +589,7 @@ void take_option(Options &options, const std::string &key, const char *text)
                                                        {"--workers", &options.workers},
                                                        {"--plan-workers", &options.plan_workers},
                                                        {"--drain", &options.drain},
+                                                       {"--engine", &options.engine},
                                                        {"--runs", &options.runs}};
     uint64_t number;
     if (text && key == "--only") {

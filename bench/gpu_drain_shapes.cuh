@@ -19,6 +19,8 @@ constexpr Shape in_splits(Shape shape, uint32_t keys)
 constexpr Shape shapes[] = {
     {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
     {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
+    {"engine_a_32_8", 8, 1, 1130, 16, 32, 8, 128, ATTND_FP16, true, 16, 100},
+    {"engine_a_8_1", 8, 1, 1130, 16, 8, 1, 128, ATTND_FP16, true, 32, 100},
     {"decode_1x128", 1, 1, 128, 16, 32, 8, 128, ATTND_FP16, true, 10, 400},
     {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
     {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},

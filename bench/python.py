@@ -162,10 +162,10 @@ def main():
     records, device = [], options.gpu or "cpu"
     if options.gpu:
         sys.path.insert(0, str(ROOT / "bench/engines"))
-        import ways
+        import flashinfer_way
 
         try:
-            flashinfer = ways.import_flashinfer(options.peers)
+            flashinfer = flashinfer_way.import_flashinfer(options.peers)
         except ImportError as missing:
             print(f"bench/python.py: FlashInfer is left out: {missing}", file=sys.stderr)
         else:

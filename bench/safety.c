@@ -8,6 +8,11 @@
  * that the small client is one of attnd's. Blocks alone and blocks beside alternate, so that the
  * machine's moods meet both.
  *
+ * safety.stall_longest_ms and safety.stall_share: how long the daemon's one thread is away for
+ * others. A session asks a trivial call in a closed loop beside one attacker at a time: the longest
+ * answer, and the part of the time that went into answers of more than 5 ms. Both are of the worst
+ * attacker, and the operating system's share is in them (see control_p99_ratio).
+ *
  * safety.cancel_us: from attnd_cancel() to the completion, of runs of 16,384 and of 2^31 keys; the
  * median of each, and the worse of the two. */
 #include "bench/support/attack.h"
@@ -28,6 +33,10 @@
 #define CANCELS 50u
 #define ITEM_RUNS 20u
 #define REST_NS 20000000
+#define PROBE_NS UINT64_C(4000000000) /* beside each attacker */
+#define PROBE_PAUSE_NS 300000
+#define OVER_NS 5000000u
+#define UNKNOWN_PLAN 7u
 
 static void nap(long ns)
 {
@@ -158,21 +167,82 @@ static double ratio_beside(struct bench_suite *suite, struct small *small, enum 
     return beside_us / alone_us;
 }
 
+static const char *const names[BENCH_ATTACKS_END] = {
+    [BENCH_ATTACK_FLOOD] = "a flood",       [BENCH_ATTACK_ENDLESS] = "endless runs",
+    [BENCH_ATTACK_PLANNER] = "large plans", [BENCH_ATTACK_CLAIMS] = "claims",
+    [BENCH_ATTACK_TIMEOUTS] = "timeouts",   [BENCH_ATTACK_PLANES] = "planes",
+    [BENCH_ATTACK_DEATHS] = "deaths",       [BENCH_ATTACK_BATCHES] = "batches",
+    [BENCH_ATTACK_EVICTIONS] = "evictions"};
+
 static void measure_attackers(struct bench_suite *suite, struct small *small)
 {
-    static const char *const names[] = {[BENCH_ATTACK_FLOOD] = "a flood",
-                                        [BENCH_ATTACK_ENDLESS] = "endless runs",
-                                        [BENCH_ATTACK_PLANNER] = "large plans"};
     double worst = 0;
-    char notes[240] = "";
+    char notes[1000] = "";
 
-    for (int a = 0; a <= BENCH_ATTACK_PLANNER && !suite->failed; a++) {
+    for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
+        if (a == BENCH_ATTACK_OUTSIDE)
+            continue;
         const double ratio =
             ratio_beside(suite, small, (enum bench_attack)a, 1, names[a], notes, sizeof(notes));
         worst = ratio > worst ? ratio : worst;
     }
     if (!suite->failed)
         bench_suite_figure(suite, "honest_p99_ratio", worst, "ratio", "lower", 2, notes);
+}
+
+/* ---- the daemon's thread ---- */
+
+struct stall {
+    double longest_ms, share;
+};
+
+static struct stall probe(struct bench_suite *suite, struct attnd_session *session)
+{
+    const uint64_t begin_ns = attnd_clock_ns();
+    uint64_t longest_ns = 0, over_ns = 0, now_ns = begin_ns;
+
+    while (now_ns - begin_ns < PROBE_NS && !suite->failed) {
+        const uint64_t asked_ns = attnd_clock_ns();
+        if (attnd_plan_destroy(session, UNKNOWN_PLAN) != -ATTND_E_UNKNOWN)
+            bench_suite_fail(suite, "a trivial call was answered wrongly");
+        now_ns = attnd_clock_ns();
+        const uint64_t took_ns = now_ns - asked_ns;
+        longest_ns = took_ns > longest_ns ? took_ns : longest_ns;
+        over_ns += took_ns > OVER_NS ? took_ns : 0;
+        nap(PROBE_PAUSE_NS);
+    }
+    return (struct stall){(double)longest_ns * 1e-6, (double)over_ns / (double)PROBE_NS};
+}
+
+static void measure_stalls(struct bench_suite *suite)
+{
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-probe"};
+    struct attnd_session *session = NULL;
+    struct stall worst = {0, 0};
+    char notes[600];
+
+    if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
+        return;
+    snprintf(notes, sizeof(notes), "alone %.1f ms", probe(suite, session).longest_ms);
+    for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
+        if (a == BENCH_ATTACK_OUTSIDE)
+            continue;
+        const pid_t pid = bench_attack_start(suite, (enum bench_attack)a);
+        const struct stall stall = probe(suite, session);
+        const size_t length = strlen(notes);
+        bench_attack_stop(pid);
+        snprintf(notes + length, sizeof(notes) - length, "; %s %.1f ms, share %.4f", names[a],
+                 stall.longest_ms, stall.share);
+        worst.longest_ms =
+            stall.longest_ms > worst.longest_ms ? stall.longest_ms : worst.longest_ms;
+        worst.share = stall.share > worst.share ? stall.share : worst.share;
+    }
+    attnd_close(session);
+    if (suite->failed)
+        return;
+    bench_suite_figure(suite, "stall_longest_ms", worst.longest_ms, "ms", "lower", 2, notes);
+    bench_suite_figure(suite, "stall_share", worst.share, "ratio", "lower", 0.001, notes);
 }
 
 static void measure_control(struct bench_suite *suite, struct small *small)
@@ -318,6 +388,7 @@ int main(int argc, char **argv)
         measure_attackers(&suite, &small);
         measure_control(&suite, &small);
     }
+    measure_stalls(&suite);
     attnd_close(small.session);
     free(small.alone_ns);
     free(small.beside_ns);

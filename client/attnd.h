@@ -14,6 +14,13 @@
  * of the calling thread's last failure, attnd_fault_string() makes it a sentence. Structs that
  * begin with `size`: set it to sizeof; fields beyond an older size read as zero.
  *
+ * Arrays: a pointer says nothing of a length, so each array is as long as its comment says, in
+ * brackets: of a count beside it, or of the last entry of the array that divides it. The library
+ * reads that many entries, whatever is there. What it reads is checked by the service, in its own
+ * copy; the two entries that say how long another array is (kv_indptr[requests] and
+ * page_indptr[entries]) are believed, once they are not negative. NULL where a comment does not
+ * allow it, for an array that has entries, is -ATTND_E_INVALID.
+ *
  * Shapes follow FlashInfer's names: q and o are [rows, heads_q, head_dim], page tables are CSR,
  * kv_len = page_size * (pages - 1) + last_page_len.
  */
@@ -21,6 +28,7 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/executor.h"
 #include "schemas/variant.h"
 #include "schemas/version.h"
 
@@ -60,6 +68,8 @@ struct attnd_open_args {
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
     uint64_t tables_bytes; /* of attnd_tables_memory(); with the arena at most 1 GiB; 0: none */
+    uint32_t execute;      /* enum attnd_executor: a wish for launched runs (attnd_launch.h) */
+    uint32_t reserved0;    /* 0 */
 };
 
 struct attnd_info {
@@ -73,7 +83,7 @@ struct attnd_info {
     char residency[16];   /* "shared", "exclusive", "elastic"; "": no GPU */
     uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
     uint32_t mps;         /* 1: the service shares it by MPS */
-    uint32_t reserved0;
+    uint32_t executor;    /* enum attnd_executor, of launched runs; 0: none has been prepared yet */
 };
 
 /**
@@ -88,7 +98,8 @@ struct attnd_info {
  * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
  * there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
- * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
+ * sessions: as many as it takes, or takes of one process); -ATTND_E_INVALID (executor, reserved);
+ * -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
 
@@ -121,7 +132,8 @@ int attnd_arm(struct attnd_session *session);
 /** attnd_last_fault() - details of this thread's last failed call; code 0 if there was none. */
 void attnd_last_fault(struct attnd_fault *fault);
 
-/** attnd_last_fault_string() - the same as a sentence (attnd_fault_string()). Return: @text. */
+/** attnd_last_fault_string() - the same as a sentence (attnd_fault_string()). Of a service that
+ * could not be reached it names the path that was tried. Return: @text. */
 char *attnd_last_fault_string(char *text, size_t text_bytes);
 
 /** attnd_version() - of this library, "major.minor.patch". */
@@ -342,19 +354,24 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool);
  * pages a call. */
 #define ATTND_LEASE_PAGES_MAX 16384u
 
-/** attnd_pages_alloc() - @count free pages into @pages, which hold what was last stored there.
+/** attnd_pages_alloc() - lease free pages, which hold what was last stored there
+ * @pages: [@count] receives their ids
  * -ATTND_E_NO_SPACE: limit says how many are free. */
 int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t count, int32_t *pages);
-/** attnd_pages_share() - one more lease of each, for this session, which must hold one.
+/** attnd_pages_share() - one more lease of each, for this session, which must hold one
+ * @pages: [@count]
  * -ATTND_E_RANGE, field count: a page has limit leases already, of all sessions and tickets. */
 int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
                       const int32_t *pages);
 /** attnd_pages_free() - give one lease of each back, after the runs that read them and the appends
- * that write them: the next owner of the page writes it. -ATTND_E_NOT_LEASED names the page. */
+ * that write them: the next owner of the page writes it
+ * @pages: [@count]
+ * -ATTND_E_NOT_LEASED names the page. */
 int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t count,
                      const int32_t *pages);
 /**
  * attnd_pages_offer() - move one lease of each page to a ticket that another session can claim
+ * @pages:     [@count]
  * @expire_ms: 1..600000; what is not claimed by then is freed
  * The giver may exit; the bytes stay.
  */
@@ -438,7 +455,9 @@ struct attnd_op {
 
 /**
  * attnd_plan_set() - plan a batch
- * @batch: copied before the call returns, but for arrays in attnd_tables_memory()
+ * @batch: copied before the call returns, but for arrays in attnd_tables_memory(). Its arrays are
+ * as long as struct attnd_level and struct attnd_batch say; of each level kv_indptr[requests] says
+ * how many entries kv_indices has, and of level 0 qo_indptr[requests] how many rows there are
  * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
@@ -464,7 +483,9 @@ struct attnd_advance {
 };
 
 /**
- * attnd_plan_advance() - a new generation of lengths. @advance: copied before the call returns
+ * attnd_plan_advance() - a new generation of lengths
+ * @advance: copied before the call returns. entries is how many the caller's arrays have, and it is
+ * refused unless it is how many the batch has; page_indptr[entries] says how many page_indices has
  * What was submitted before keeps its lengths, however long it waits; what comes behind it in its
  * lane reads the new ones; another lane's, before it has completed, either.
  * Completes with the faults of attnd_plan_set(), by whose names it calls what it refuses: requests

@@ -11,6 +11,12 @@
  * but the engine orders a launch with operations on the lane of the same number: it waits for a
  * completion before it launches, or for an answer before it submits.
  *
+ * Who executes a launch is decided for a session by its first call about launched runs: the
+ * service's worker, whose mailbox is rung, or the engine's own stream, by a kernel of the service's
+ * build. attnd_open_args.execute is the engine's wish; without one the operator's word counts
+ * (attnd --execute), and attnd_info.executor tells. Where the stream executes there is no mailbox:
+ * attnd_cuda_run_on_stream() launches, and a set or an advance waits for no launch before it.
+ *
  * A launch that fails is answered too. The lane keeps the first failure's code until the engine
  * takes it: -ATTND_E_WORKER_RESTARTED (launch it again), -ATTND_E_UNKNOWN (no run of that number is
  * prepared for this session and lane), and what became of the plan: -ATTND_E_INVALID (it is empty),
@@ -45,9 +51,10 @@ struct attnd_prepare_args {
  * Blocks until a launch would find it: the worker has its memory, and runs of the plan that are in
  * flight have ended. It holds plan, pool and memory until it is unprepared: to destroy or release
  * them is -ATTND_E_BUSY.
- * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service launches nothing; field items, tiles
- * of the plan times KV heads are more than a doorbell can count, 4,194,304; else, the worker cannot
- * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
+ * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service launches nothing; field executor, the
+ * engine cannot execute as it wishes, or the operator says (no GPU, or no kernels); field items,
+ * tiles of the plan times KV heads are more than a doorbell can count, 4,194,304; else, the worker
+ * cannot execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
  * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
  * may have half of what there is of either; limit says what is left to it.
  */
@@ -65,7 +72,7 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
  *          and only then may be written: store 0x80000000 + prepared, with release, and wait until
  *          it is not 0 and below 0x80000000. The memory goes with the session.
  * Only engines that launch without attnd_launch() and libattnd-cuda need it. Return: 0;
- * -ATTND_E_UNSUPPORTED.
+ * -ATTND_E_UNSUPPORTED (field mailbox) there is none, also where the engine's stream executes.
  */
 int attnd_mailbox(struct attnd_session *session, uint32_t *memory);
 
@@ -73,7 +80,8 @@ int attnd_mailbox(struct attnd_session *session, uint32_t *memory);
  * attnd_launch() - launch a prepared run from the host
  * Threads: one at a time for each lane. Never blocks; one system call. The service reads q from now
  * on. Return: 0; -ATTND_E_BUSY the lane's last launch is not answered; -ATTND_E_INVALID nothing was
- * ever prepared; -ATTND_E_UNSUPPORTED the mailbox is in device memory: libattnd-cuda launches it.
+ * ever prepared; -ATTND_E_UNSUPPORTED the mailbox is in device memory, or there is none:
+ * libattnd-cuda launches it.
  */
 int attnd_launch(struct attnd_session *session, uint32_t lane, uint32_t prepared);
 

@@ -79,8 +79,9 @@ static int dial(struct attnd_session *session, const struct attnd_open_args *arg
         rc = connect(session->socket, (struct sockaddr *)&address, sizeof(address));
     while (rc < 0 && errno == EINTR);
     if (rc < 0)
-        return socket_fault(
-            errno == EACCES || errno == EPERM ? -ATTND_E_PERMISSION : -ATTND_E_DISCONNECTED, errno);
+        return attnd_fault_unreachable(errno == EACCES || errno == EPERM ? -ATTND_E_PERMISSION
+                                                                         : -ATTND_E_DISCONNECTED,
+                                       errno, address.sun_path);
     return check_daemon(session->socket, args->daemon_uid);
 }
 

@@ -98,6 +98,30 @@ uint32_t attnd_import_find(struct attnd_session *session, const struct attnd_ori
     return handle;
 }
 
+static int overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a < b ? b - a < a_bytes : a - b < b_bytes;
+}
+
+uint32_t attnd_import_stale(struct attnd_session *session, const struct attnd_origin *origin,
+                            uint64_t size_bytes)
+{
+    uint32_t handle = 0;
+
+    if (origin->id == 0)
+        return 0;
+    pthread_mutex_lock(&session->objects_lock);
+    for (const struct attnd_object *object = session->objects; object && !handle;
+         object = object->next)
+        if (object->kind == ATTND_OBJECT_MEMORY && object->u.memory.origin.id != 0 &&
+            object->u.memory.origin.id != origin->id &&
+            overlap(object->u.memory.origin.address, object->u.memory.size_bytes, origin->address,
+                    size_bytes))
+            handle = object->handle;
+    pthread_mutex_unlock(&session->objects_lock);
+    return handle;
+}
+
 int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
                         uint32_t *memory)
 {

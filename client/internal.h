@@ -68,7 +68,8 @@ enum attnd_object_kind {
     ATTND_OBJECT_MEMORY,
     ATTND_OBJECT_POOL,
     ATTND_OBJECT_PLAN,
-    ATTND_OBJECT_PREFIX
+    ATTND_OBJECT_PREFIX,
+    ATTND_OBJECT_PREPARED
 };
 
 /* The engine's allocation that memory was imported from; all zero: nobody asks. */
@@ -81,6 +82,7 @@ struct attnd_object {
     struct attnd_object *next;
     enum attnd_object_kind kind;
     uint32_t handle;
+    uint64_t serial; /* no other object of the session has or had it: a handle comes again */
     union {
         struct {
             struct attnd_shm shm; /* address NULL: not mapped here; fd: of device memory, else -1 */
@@ -94,8 +96,12 @@ struct attnd_object {
             struct attnd_plane *planes; /* k[layers], v[layers] */
         } pool;
         struct {
-            uint32_t heads_q, dtype;
+            uint32_t heads_q, dtype, pool;
         } plan;
+        struct {
+            uint32_t plan;
+            struct attnd_prepare_args args;
+        } prepared;
         struct attnd_prefix_info prefix;
     } u;
 };
@@ -131,6 +137,8 @@ struct attnd_session {
     int event;       /* epoll of notify and the socket's end: attnd_fd() */
     struct attnd_shm submission, completion;
     struct attnd_info info;
+    uint32_t execute;              /* enum attnd_executor: what the engine wishes */
+    uint32_t by_engine;            /* 1: it executes its launched runs, and has no mailbox */
     uint32_t mailbox_memory;       /* handle; 0: no mailbox. Published last */
     struct attnd_mailbox *mailbox; /* where it lies in host memory; else NULL */
 
@@ -142,10 +150,15 @@ struct attnd_session {
     /* Under objects_lock; handles come and go with call_lock held as well. */
     pthread_mutex_t objects_lock;
     struct attnd_object *objects;
+    uint64_t objects_added;
 
     /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
     struct attnd_stream_launcher *launcher;
     void (*launcher_end)(struct attnd_stream_launcher *launcher);
+    /* Before the service is asked to end a prepared run or a plan, which it may refuse; NULL:
+     * nobody wants to know. Called without a lock. */
+    void (*prepared_ends)(struct attnd_stream_launcher *launcher, uint32_t prepared);
+    void (*plan_ends)(struct attnd_stream_launcher *launcher, uint32_t plan);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */
@@ -169,6 +182,10 @@ int attnd_session_lost(struct attnd_session *session);
 /** attnd_fault_raise() - make this the thread's last fault. Return: @code. */
 int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t value,
                       int64_t limit);
+/** attnd_fault_unreachable() - the same of a service that cannot be reached, with errno @error:
+ * attnd_last_fault_string() names the path that was @tried, which is copied. Return: @code. */
+#define ATTND_FAULT_PATH_BYTES 108u /* of sockaddr_un */
+int attnd_fault_unreachable(int code, int error, const char *tried);
 /** attnd_fault_keep() - the same from a struct. Return: its code. */
 int attnd_fault_keep(const struct attnd_fault *fault);
 /** attnd_wake_memory() - a handle of the memory that holds the worker's wake word, once a session
@@ -261,6 +278,39 @@ int attnd_import(struct attnd_session *session, struct attnd_memory_desc *desc,
                  const struct attnd_origin *origin, uint32_t *memory);
 /** attnd_import_find() - the memory that was imported from @origin; 0: none. */
 uint32_t attnd_import_find(struct attnd_session *session, const struct attnd_origin *origin);
+/** attnd_import_stale() - memory that was imported from where now another allocation lies, @origin
+ * of @size_bytes: it is gone; 0: none. */
+uint32_t attnd_import_stale(struct attnd_session *session, const struct attnd_origin *origin,
+                            uint64_t size_bytes);
+
+/* ---- launch.c, for libattnd-cuda ---- */
+
+/** attnd_mailbox_open() - the session's first call about launched runs, if it has made none yet:
+ * afterwards session->by_engine says who executes them. Return: 0; -ATTND_E_UNSUPPORTED: field
+ * mailbox, the service launches nothing; field executor, it cannot be as the session wishes. */
+int attnd_mailbox_open(struct attnd_session *session);
+
+/* ---- engine.c, for libattnd-cuda: where the engine executes its launched runs ---- */
+
+/** attnd_prepared_args() - what a run was prepared with. Return: 0; -ATTND_E_UNKNOWN. */
+int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
+                        struct attnd_prepare_args *out, uint32_t *plan);
+/** attnd_launcher_tell() - a plan or a prepared run (@kind) is about to end: the session's hook for
+ * it, if there is one. Return: as attnd_session_check(). */
+int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind,
+                        uint32_t handle);
+/** attnd_plan_pool() - the pool that a plan was made for. Return: 0; -ATTND_E_UNKNOWN. */
+int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool);
+/** attnd_plan_image_open() - the plan as kernels read it, struct attnd_plan_image at offset 0 of
+ * @fd, which the caller closes and can map for reading only. Return: 0; -ATTND_E_UNKNOWN;
+ * -ATTND_E_NO_MEMORY; as attnd_call(). */
+int attnd_plan_image_open(struct attnd_session *session, uint32_t plan, int *fd,
+                          uint64_t *size_bytes);
+/** attnd_kernel_file() - the file of a kernel, attnd_kernel_number(), or of ATTND_KERNELS, the
+ * module `engine`; the caller closes @fd. Return: 0; -ATTND_E_UNSUPPORTED (field backend, value
+ * @kernel) the service has none; -ATTND_E_RANGE (field kernel); as attnd_call(). */
+int attnd_kernel_file(struct attnd_session *session, uint32_t kernel, int *fd,
+                      uint64_t *size_bytes);
 
 /* ---- objects.c ---- */
 

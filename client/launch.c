@@ -52,10 +52,28 @@ static int keep_mailbox(struct attnd_session *session, struct attnd_rpc *call,
     return 0;
 }
 
-static int open_mailbox(struct attnd_session *session)
+/* Has the service said who executes? */
+static int decided(const struct attnd_session *session)
 {
-    if (attnd_observe32(&session->mailbox_memory)) /* A1 */
-        return 0;
+    return attnd_observe32(&session->mailbox_memory) || /* A1 */
+           attnd_observe32(&session->by_engine);
+}
+
+/* The reply is complete, for the executor that it names. */
+static int is_whole(const struct attnd_rpc *call)
+{
+    const Attnd__MailboxReply *reply = call->reply->mailbox;
+    if (reply->executor == ATTND__EXECUTOR__EXECUTOR_ENGINE)
+        return call->fd_count == 0 && reply->memory == 0;
+    return call->fd_count == 1 && reply->memory != 0 &&
+           reply->size_bytes >= sizeof(struct attnd_mailbox);
+}
+
+int attnd_mailbox_open(struct attnd_session *session)
+{
+    int rc = attnd_session_check(session);
+    if (rc != 0 || decided(session))
+        return rc;
     struct attnd_object *object = calloc(1, sizeof(*object));
     if (object == NULL)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
@@ -63,21 +81,24 @@ static int open_mailbox(struct attnd_session *session)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
     call.request.mailbox_open = &message;
+    message.has_executor = 1;
+    message.executor = (Attnd__Executor)session->execute;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);
+    rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);
     if (rc < 0) {
         free(object);
-        /* Another thread was faster. */
-        return rc == -ATTND_E_BUSY && attnd_observe32(&session->mailbox_memory) ? 0 : rc;
+        return rc == -ATTND_E_BUSY && decided(session) ? 0 : rc; /* another thread was faster */
     }
-    const Attnd__MailboxReply *reply = call.reply->mailbox;
-    if (call.fd_count != 1 || reply->memory == 0 ||
-        reply->size_bytes < sizeof(struct attnd_mailbox)) {
+    if (!is_whole(&call)) {
         free(object);
         return attnd_call_broken(session, &call);
     }
-    rc = keep_mailbox(session, &call, object);
-    if (rc < 0)
+    const int by_engine = call.reply->mailbox->executor == ATTND__EXECUTOR__EXECUTOR_ENGINE;
+    if (by_engine)
+        attnd_publish32(&session->by_engine, 1); /* R1 */
+    else
+        rc = keep_mailbox(session, &call, object);
+    if (by_engine || rc < 0)
         free(object);
     attnd_call_end(session, &call);
     return rc;
@@ -87,9 +108,9 @@ int attnd_mailbox(struct attnd_session *session, uint32_t *memory)
 {
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
-    int rc = attnd_session_check(session);
-    if (rc == 0)
-        rc = open_mailbox(session);
+    int rc = attnd_mailbox_open(session);
+    if (rc == 0 && attnd_observe32(&session->by_engine))
+        rc = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
     if (rc == 0)
         *memory = attnd_peek32(&session->mailbox_memory);
     return rc;
@@ -105,6 +126,33 @@ static Attnd__Tensor put_tensor(const struct attnd_tensor *tensor)
     return message;
 }
 
+static int ask_prepare(struct attnd_session *session, uint32_t plan,
+                       const struct attnd_prepare_args *args, struct attnd_object *object)
+{
+    Attnd__Tensor q = put_tensor(&args->q), o = put_tensor(&args->o), lse = put_tensor(&args->lse);
+    Attnd__Prepare message = ATTND__PREPARE__INIT;
+    message.plan = plan;
+    message.layer = args->layer;
+    message.lane = args->lane;
+    message.q = &q;
+    message.o = &o;
+    message.lse = args->lse.memory ? &lse : NULL;
+    struct attnd_rpc call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PREPARE;
+    call.request.prepare = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PREPARE);
+    if (rc < 0)
+        return rc;
+    object->kind = ATTND_OBJECT_PREPARED;
+    object->handle = call.reply->prepare->prepared;
+    object->u.prepared.plan = plan;
+    object->u.prepared.args = *args;
+    attnd_object_add(session, object);
+    attnd_call_end(session, &call);
+    return 0;
+}
+
 int attnd_prepare(struct attnd_session *session, uint32_t plan,
                   const struct attnd_prepare_args *args, uint32_t *prepared)
 {
@@ -118,41 +166,32 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
         rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_RESERVED, 0, own.zero, 0);
     if (rc != 0)
         return rc;
-    rc = open_mailbox(session);
+    rc = attnd_mailbox_open(session);
     if (rc != 0)
         return rc;
-    Attnd__Tensor q = put_tensor(&own.q), o = put_tensor(&own.o), lse = put_tensor(&own.lse);
-    Attnd__Prepare message = ATTND__PREPARE__INIT;
-    message.plan = plan;
-    message.layer = own.layer;
-    message.lane = own.lane;
-    message.q = &q;
-    message.o = &o;
-    message.lse = own.lse.memory ? &lse : NULL;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREPARE;
-    call.request.prepare = &message;
-    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PREPARE);
-    if (rc < 0)
-        return rc;
-    *prepared = call.reply->prepare->prepared;
-    attnd_call_end(session, &call);
-    return 0;
+    struct attnd_object *object = calloc(1, sizeof(*object));
+    if (object == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_PREPARED, 0, 0, 0);
+    rc = ask_prepare(session, plan, &own, object);
+    if (rc != 0)
+        free(object);
+    else
+        *prepared = object->handle;
+    return rc;
 }
 
 int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
 {
+    int rc = attnd_launcher_tell(session, ATTND_OBJECT_PREPARED, prepared);
+    if (rc < 0)
+        return rc;
     Attnd__Unprepare message = ATTND__UNPREPARE__INIT;
     message.prepared = prepared;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
     call.request.unprepare = &message;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
-    if (rc == 0)
-        attnd_call_end(session, &call);
-    return rc;
+    return attnd_object_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
 }
 
 /* ---- launching, from the host ---- */
@@ -166,6 +205,8 @@ static struct attnd_mailbox *host_mailbox(const struct attnd_session *session, u
         return NULL;
     if (lane >= ATTND_LANES_MAX)
         *rc = attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
+    else if (attnd_observe32(&session->by_engine)) /* its stream launches */
+        *rc = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
     else if (!attnd_observe32(&session->mailbox_memory)) /* A1 */
         *rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
     else if (session->mailbox == NULL)
@@ -226,7 +267,10 @@ int attnd_launch_wait(struct attnd_session *session, uint32_t lane, uint64_t tim
         uint64_t nap_ns = spent_ns < SLICE_NS ? spent_ns : SLICE_NS;
         uint64_t left_ns = timeout_ns - spent_ns;
         const struct timespec slice = {.tv_nsec = (long)(left_ns < nap_ns ? left_ns : nap_ns)};
-        (void)attnd_futex_wait(word, doorbell, &slice);
+        /* The worker wakes one, and that one the others of this engine: whoever made them sleep
+         * pays for them. Where one is lost, they look at the end of their slices. */
+        if (attnd_futex_wait(word, doorbell, &slice) == 0)
+            (void)attnd_futex_wake(word, INT_MAX);
     }
     return attnd_lane_failed(lane, doorbell - 1);
 }

@@ -21,6 +21,7 @@ struct attnd_object *attnd_object_find(const struct attnd_session *session,
 void attnd_object_add(struct attnd_session *session, struct attnd_object *object)
 {
     pthread_mutex_lock(&session->objects_lock);
+    object->serial = ++session->objects_added;
     object->next = session->objects;
     session->objects = object;
     pthread_mutex_unlock(&session->objects_lock);

@@ -57,6 +57,7 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
     object->u.plan.dtype = pool ? pool->u.pool.info.desc.dtype : 0;
     pthread_mutex_unlock(&session->objects_lock);
     object->u.plan.heads_q = own.heads_q;
+    object->u.plan.pool = own.pool;
     object->kind = ATTND_OBJECT_PLAN;
     object->handle = call.reply->plan->plan;
     *plan = object->handle;
@@ -67,6 +68,9 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
 
 int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
 {
+    int rc = attnd_launcher_tell(session, ATTND_OBJECT_PLAN, plan);
+    if (rc < 0)
+        return rc;
     Attnd__PlanDestroy message = ATTND__PLAN_DESTROY__INIT;
     message.plan = plan;
     struct attnd_rpc call = ATTND_CALL_INIT;

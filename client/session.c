@@ -55,6 +55,11 @@ int attnd_open(const struct attnd_open_args *args, struct attnd_session **sessio
     *session = NULL;
     struct attnd_open_args own = {0};
     int rc = args ? attnd_args_take(&own, sizeof(own), args) : 0;
+    if (rc == 0 && own.execute > ATTND_EXECUTE_SERVICE)
+        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_EXECUTOR, 0, own.execute,
+                               ATTND_EXECUTE_SERVICE);
+    if (rc == 0 && own.reserved0 != 0)
+        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_RESERVED, 0, own.reserved0, 0);
     if (rc < 0)
         return rc;
 
@@ -62,6 +67,7 @@ int attnd_open(const struct attnd_open_args *args, struct attnd_session **sessio
     struct attnd_session *opened = session_new();
     if (opened == NULL)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    opened->execute = own.execute;
     rc = attnd_session_connect(opened, &own);
     if (rc < 0) {
         attnd_close(opened);
@@ -117,7 +123,14 @@ void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes)
 int attnd_info(struct attnd_session *session, struct attnd_info *info)
 {
     int rc = attnd_session_check_owner(session);
-    return rc < 0 ? rc : attnd_args_give(info, &session->info, sizeof(session->info));
+    if (rc < 0)
+        return rc;
+    struct attnd_info now = session->info;
+    if (attnd_observe32(&session->by_engine))
+        now.executor = ATTND_EXECUTE_ENGINE;
+    else if (attnd_observe32(&session->mailbox_memory))
+        now.executor = ATTND_EXECUTE_SERVICE;
+    return attnd_args_give(info, &now, sizeof(now));
 }
 
 int attnd_fd(const struct attnd_session *session)

@@ -98,22 +98,50 @@ struct attnd_watch *attnd_loop_watch_word(struct attnd_loop *loop, uint32_t *wor
     return watch;
 }
 
+struct attnd_watch *attnd_loop_timer_new(struct attnd_loop *loop, attnd_loop_timer_fn *fn,
+                                         void *context)
+{
+    if (attnd_timers_reserve(&loop->timers) < 0)
+        return NULL;
+    struct attnd_watch *watch = watch_new(&loop->ticks, ATTND_WATCH_TIMER, context);
+    if (!watch) {
+        loop->timers.reserved--;
+        return NULL;
+    }
+    watch->timer_fn = fn;
+    watch->lasts = 1;
+    return watch;
+}
+
+void attnd_loop_timer_set(struct attnd_loop *loop, struct attnd_watch *timer, uint64_t when_ns)
+{
+    attnd_timers_set(&loop->timers, timer, when_ns);
+}
+
 struct attnd_watch *attnd_loop_watch_timer(struct attnd_loop *loop, uint64_t when_ns,
                                            attnd_loop_timer_fn *fn, void *context)
 {
-    /* From the back: deadlines mostly come in order. Behind its equals, so that they do fire in
-     * order. */
-    struct attnd_link *place = &loop->timers;
-    while (place->previous != &loop->timers &&
-           ((struct attnd_watch *)place->previous)->when_ns > when_ns)
-        place = place->previous;
-
-    struct attnd_watch *watch = watch_new(place, ATTND_WATCH_TIMER, context);
+    struct attnd_watch *watch = attnd_loop_timer_new(loop, fn, context);
     if (!watch)
         return NULL;
-    watch->when_ns = when_ns;
-    watch->timer_fn = fn;
+    watch->lasts = 0;
+    attnd_timers_set(&loop->timers, watch, when_ns);
     return watch;
+}
+
+void attnd_loop_pause(struct attnd_loop *loop, struct attnd_watch *watch)
+{
+    watch->paused = 1;
+    if (watch->armed)
+        loop->backend->disarm(loop, watch);
+}
+
+int attnd_loop_resume(struct attnd_loop *loop, struct attnd_watch *watch)
+{
+    if (!watch->armed && loop->backend->arm(loop, watch) < 0)
+        return -ATTND_E_SYSTEM;
+    watch->paused = 0;
+    return 0;
 }
 
 void attnd_watch_release(struct attnd_loop *loop, struct attnd_watch *watch)
@@ -129,6 +157,10 @@ void attnd_loop_unwatch(struct attnd_loop *loop, struct attnd_watch *watch,
     if (!watch || watch->ended)
         return;
     watch->ended = 1;
+    if (watch->kind == ATTND_WATCH_TIMER) {
+        attnd_timers_take(&loop->timers, watch);
+        loop->timers.reserved--;
+    }
     watch->done = done;
     watch->done_context = context;
     move_to(&loop->ended, watch);
@@ -151,28 +183,9 @@ static void free_dead(struct attnd_loop *loop)
 
 /* ---- the loop ---- */
 
-/* Those that are due now, and not those that their callbacks add: a timer that sets itself for a
- * time gone by may not keep the loop from everything else. */
-static void fire_timers(struct attnd_loop *loop, uint64_t now_ns)
-{
-    struct attnd_link due;
-    list_init(&due);
-    struct attnd_watch *watch;
-    while ((watch = first(&loop->timers)) && watch->when_ns <= now_ns)
-        move_to(&due, watch);
-
-    while ((watch = first(&due))) {
-        watch->timer_fn(watch->context);
-        if (!watch->ended) {
-            watch->ended = 1;
-            move_to(&loop->dead, watch);
-        }
-    }
-}
-
 static int serve(struct attnd_loop *loop, uint64_t now_ns)
 {
-    fire_timers(loop, now_ns);
+    attnd_timers_fire(loop, now_ns);
     if (now_ns - loop->collected_ns < loop->backend->collect_every_ns)
         return 0;
     loop->collected_ns = now_ns;
@@ -201,7 +214,7 @@ static int sleep_until_news(struct attnd_loop *loop)
     attnd_fence_full(); /* F1 */
     int rc = 0;
     if (loop->hooks.sweep(loop->hooks.context) == 0 && !loop->stopping) {
-        const struct attnd_watch *next = first(&loop->timers);
+        const struct attnd_watch *next = attnd_timers_next(&loop->timers);
         rc = arm_words(loop);
         if (rc == 0)
             rc = loop->backend->collect(loop, next ? next->when_ns : UINT64_MAX);
@@ -261,7 +274,7 @@ int attnd_loop_new(enum attnd_loop_kind kind, uint64_t spin_ns,
     loop->flight_ns = attnd_spin_flight_ns();
     list_init(&loop->fds);
     list_init(&loop->words);
-    list_init(&loop->timers);
+    list_init(&loop->ticks);
     list_init(&loop->ended);
     list_init(&loop->dead);
 
@@ -292,7 +305,7 @@ void attnd_loop_free(struct attnd_loop *loop)
         return;
     unwatch_all(loop, &loop->fds);
     unwatch_all(loop, &loop->words);
-    unwatch_all(loop, &loop->timers);
+    unwatch_all(loop, &loop->ticks);
     /* Cancellations come back at once; the bound is for a kernel that has gone mad. */
     for (int i = 0; i < DRAIN_ROUNDS_MAX && first(&loop->ended); i++) {
         if (loop->backend->collect(loop, attnd_clock_ns() + DRAIN_ROUND_NS) < 0 ||
@@ -303,6 +316,7 @@ void attnd_loop_free(struct attnd_loop *loop)
     for (struct attnd_watch *watch; (watch = first(&loop->ended));)
         attnd_watch_release(loop, watch);
     free_dead(loop);
+    free(loop->timers.heap);
     free(loop);
 }
 

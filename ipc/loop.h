@@ -86,6 +86,24 @@ struct attnd_watch *attnd_loop_watch_timer(struct attnd_loop *loop, uint64_t whe
                                            attnd_loop_timer_fn *fn, void *context);
 
 /**
+ * attnd_loop_timer_new() - one that may fire many times, each time that it is set
+ * It is not set yet. It lasts until attnd_loop_unwatch(). Return: a watch; NULL for lack of memory.
+ */
+struct attnd_watch *attnd_loop_timer_new(struct attnd_loop *loop, attnd_loop_timer_fn *fn,
+                                         void *context);
+/** attnd_loop_timer_set() - to CLOCK_MONOTONIC @when_ns, whatever it was set to; UINT64_MAX: not
+ * set. Needs no memory, and never fails. */
+void attnd_loop_timer_set(struct attnd_loop *loop, struct attnd_watch *timer, uint64_t when_ns);
+
+/**
+ * attnd_loop_pause() - no callback of a descriptor until attnd_loop_resume()
+ * From the watch's own callback only. Needs no memory, and never fails.
+ */
+void attnd_loop_pause(struct attnd_loop *loop, struct attnd_watch *watch);
+/** attnd_loop_resume() - Return: 0; -ATTND_E_SYSTEM: it is paused still. */
+int attnd_loop_resume(struct attnd_loop *loop, struct attnd_watch *watch);
+
+/**
  * attnd_loop_unwatch() - no callback after this returns; NULL is fine
  * @done: called (may be NULL) when the kernel holds nothing of it any more: only then may the fd be
  *        closed or the word unmapped. With epoll that is before this returns.

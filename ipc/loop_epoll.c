@@ -103,7 +103,7 @@ static int epoll_dispatch(struct attnd_loop *loop)
     struct epoll *epoll = loop->state;
     for (int i = 0; i < epoll->count; i++) {
         struct attnd_watch *watch = epoll->events[i].data.ptr;
-        if (!watch->ended) /* by an earlier callback of this batch */
+        if (!watch->ended && !watch->paused) /* by an earlier callback of this batch */
             watch->fd_fn(watch->context, epoll->events[i].events);
     }
     epoll->count = 0;

@@ -4,7 +4,7 @@
  * loop.c owns what is subtle once: spinning, the announcement of sleep, timers, the life of a
  * watch. A backend only takes watches to the kernel and brings back what happened.
  *
- * A watch is in exactly one list: `fds`, `words` or `timers` while it lives; `ended` after
+ * A watch is in exactly one list: `fds`, `words` or `ticks` while it lives; `ended` after
  * unwatch() while the kernel still holds a request that names it; `dead` from then until the turn
  * is over. Its memory outlives the turn, so a batch of events may name a watch that an earlier
  * callback of the batch removed.
@@ -23,8 +23,9 @@ enum attnd_watch_kind { ATTND_WATCH_FD, ATTND_WATCH_WORD, ATTND_WATCH_TIMER };
 struct attnd_watch {
     struct attnd_link link; /* first, so that a link is its watch */
     enum attnd_watch_kind kind;
-    int armed; /* the kernel holds a request that names this watch: it must not be freed */
-    int ended; /* no callback any more */
+    int armed;  /* the kernel holds a request that names this watch: it must not be freed */
+    int ended;  /* no callback any more */
+    int paused; /* no callback until attnd_loop_resume() */
     void *context;
     attnd_loop_timer_fn *done; /* given to unwatch() */
     void *done_context;
@@ -37,7 +38,17 @@ struct attnd_watch {
     uint32_t seen; /* the word's value before the last sweep */
 
     uint64_t when_ns;
+    uint64_t number; /* of those for one time, the lower fires first */
+    uint32_t place;  /* 1 + place in the heap; 0: not set */
+    int lasts;       /* it is not over when it has fired */
     attnd_loop_timer_fn *timer_fn;
+};
+
+struct attnd_timers {
+    struct attnd_watch **heap;      /* [count], the earliest first */
+    uint32_t count, reserved, room; /* set; there are; that fit */
+    uint64_t numbers;
+    uint64_t fired_ns; /* when it was last looked at */
 };
 
 struct attnd_loop_backend {
@@ -75,10 +86,26 @@ struct attnd_loop {
     uint64_t spin_ns, flight_ns;
     uint64_t collected_ns;
     int stopping;
-    struct attnd_link fds, words, ended, dead;
-    struct attnd_link timers; /* earliest first */
+    struct attnd_link fds, words, ticks, ended, dead;
+    struct attnd_timers timers; /* of the ticks, those that are set */
     char reason[160];
 };
+
+/* ---- loop_timers.c ---- */
+
+/** attnd_timers_reserve() - room for one timer more. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_timers_reserve(struct attnd_timers *timers);
+/** attnd_timers_set() - to @when_ns, wherever it was set before; UINT64_MAX: it is not set. */
+void attnd_timers_set(struct attnd_timers *timers, struct attnd_watch *watch, uint64_t when_ns);
+/** attnd_timers_take() - it is not set any more. */
+void attnd_timers_take(struct attnd_timers *timers, struct attnd_watch *watch);
+/** attnd_timers_next() - the earliest; NULL: none is set. */
+struct attnd_watch *attnd_timers_next(const struct attnd_timers *timers);
+/** attnd_timers_fire() - call those that are due, for as long as a turn may take, and none that is
+ * set meanwhile. */
+void attnd_timers_fire(struct attnd_loop *loop, uint64_t now_ns);
+
+/* ---- loop.c ---- */
 
 /** attnd_watch_release() - the kernel holds nothing of an ended watch: call done, free it later. */
 void attnd_watch_release(struct attnd_loop *loop, struct attnd_watch *watch);

@@ -182,7 +182,8 @@ static int complete(struct attnd_loop *loop, struct attnd_watch *watch, int resu
         return 0; /* a word: the next sweep reads it, the next sleep arms it */
     watch->fd_fn(watch->context, result < 0 ? POLLNVAL : (uint32_t)result);
     /* A descriptor that cannot be polled stays unarmed: it would fail again for ever. */
-    return watch->ended || result < 0 ? 0 : uring_arm(loop, watch);
+    const int armed = watch->armed; /* paused and resumed by its own callback */
+    return watch->ended || watch->paused || armed || result < 0 ? 0 : uring_arm(loop, watch);
 }
 
 static int uring_dispatch(struct attnd_loop *loop)

@@ -120,6 +120,13 @@ int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns)
     return 0;
 }
 
+uint64_t attnd_thread_clock_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
 /* Return: processors this process may use; 0 if that cannot be told. */
 static int processors(void)
 {

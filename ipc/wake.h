@@ -49,6 +49,9 @@ int attnd_wake_wait(uint32_t *word, uint32_t seen, uint32_t *need, uint64_t time
 /** attnd_wake_spin() - spin at most @spin_ns for the word to differ. Return: 1 if it does. */
 int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns);
 
+/** attnd_thread_clock_ns() - time that this thread has had on a processor. */
+uint64_t attnd_thread_clock_ns(void);
+
 /** attnd_spin_budget_ns() - 20 us, or 0 when this process may use only one processor. */
 uint64_t attnd_spin_budget_ns(void);
 

@@ -11,6 +11,9 @@
 #include "schemas/abi.h"
 #include "schemas/errors.h"
 
+/* Partial results of a worker on processors, where nobody says how much. */
+#define ATTND_SCRATCH_BYTES (UINT64_C(256) << 20)
+
 /* The way to the daemon, lent by service/worker/port.c. The calls of one port are not concurrent
  * with themselves: the backend serialises next() and wait() among its threads, and retire()
  * likewise. */

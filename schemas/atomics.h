@@ -116,6 +116,19 @@ static inline void attnd_fence_full(void)
 #endif
 }
 
+/* A seqlock's writer: @sequence is odd while what it covers changes. A reader that copies between
+ * two observations (A1) of one even number, with a fence before the second, has it whole. */
+static inline void attnd_change_begin32(uint32_t *sequence)
+{
+    attnd_poke32(sequence, attnd_peek32(sequence) + 1);
+    attnd_fence_full(); /* F1: before anything is changed */
+}
+
+static inline void attnd_change_end32(uint32_t *sequence)
+{
+    attnd_publish32(sequence, attnd_peek32(sequence) + 1); /* R1: when all of it is there */
+}
+
 /* Polite spinning: tells the core, not the kernel. */
 static inline void attnd_relax(void)
 {

@@ -136,8 +136,9 @@ extern "C" {
     X(ARGS, 90, "args")                                                                            \
     X(COMPLETIONS, 91, "completions")                                                              \
     X(DIM_VO, 92, "dim_vo")                                                                        \
-    X(ALIBI_SLOPES, 93, "alibi_slopes")                                                            \
-    X(CHUNK, 94, "chunk")
+    X(EXECUTOR, 93, "executor")                                                                    \
+    X(ALIBI_SLOPES, 94, "alibi_slopes")                                                            \
+    X(CHUNK, 95, "chunk")
 
 enum attnd_error {
     ATTND_OK = 0,

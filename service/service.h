@@ -13,6 +13,7 @@
 #include "service/base/histogram.h"
 #include "service/base/log.h"
 #include "service/base/monitor.h"
+#include "service/base/work.h"
 
 #include <stdio.h>
 #include <sys/types.h>
@@ -59,6 +60,7 @@ struct attnd_options {
     const char *residency;    /* "auto", "shared", "exclusive", "elastic" */
     const char *cascade;      /* "off", "hint", "auto": equal leading pages that are read once */
     const char *fusion;       /* "off", "sm-split", "auto": both classes of tiles at once */
+    const char *execute;      /* "auto", "engine", "service": launched runs */
     const char *modules;      /* directory of kernels that were not built in; NULL: none */
     struct attnd_rates rates; /* that plans are made with; zeros: the worker measures them */
     const char *inject;       /* tests: a fault that the first worker makes; NULL: none */
@@ -144,6 +146,7 @@ struct attnd_service {
     struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_work_stats totals;
     struct attnd_monitor monitor;
+    struct attnd_works works; /* what is done for clients in pieces */
     int stopping;
 };
 

@@ -1,23 +1,37 @@
 """What is measured: roles of engines, cases of several engines, and the order of windows.
 
 A case is a word of roles, one letter an engine: D, PDDD, MMMM, DI. Behind it may stand "/no-mps".
-A way is who computes attention: attnd, flashinfer, or none (the same layers without attention).
+Its engines have one model and one page size. A way is who computes attention: attnd, flashinfer,
+or none (the same layers without attention).
 """
 
 import dataclasses
 
-PAGE_SIZE = 16
+from models import DEFAULT_MODEL
+
+PAGE_SIZES = (1, 16, 64)
+PAGE_SIZE = 16  # unless another is asked for
 LAYERS = 16
 
 # Of a role: (query rows, tokens in the cache, those rows included) of each request, chunks first.
 DECODES = [(1, 4096)] * 32
 ROLES = {
+    "A": [(1, 1000 + 37 * i) for i in range(8)],
+    "B": [(1, 500 + 53 * i) for i in range(64)],
+    "S": [(5, 2000 + 17 * i) for i in range(32)],
+    "Q": [(2000, 2000)],
     "D": DECODES,
     "P": [(2048, 8192)],
     "M": [(512, 8192)] + DECODES,
     "I": DECODES,  # connected like D, but takes no step
 }
 IDLE = "I"
+BATCHES = "ABSQDPM"  # what a grid has of each model
+# gpu_drain has these of a grid, with equal lengths.
+GRID_BATCHES_OF_TILES = {
+    ("llama-8b", "A"): "engine_a_32_8",
+    ("llama-70b/8", "A"): "engine_a_8_1",
+}
 WAYS = ("attnd", "flashinfer", "none")
 ENGINES_MAX = 4
 NO_MPS = "/no-mps"
@@ -30,28 +44,41 @@ def rows_of(role):
     return sum(rows for rows, _ in ROLES[role])
 
 
-def pages_of(role):
-    return sum(-(-tokens // PAGE_SIZE) for _, tokens in ROLES[role])
+def pages_of(role, page_size=PAGE_SIZE):
+    return sum(-(-tokens // page_size) for _, tokens in ROLES[role])
 
 
-PAGES = max(pages_of(role) for role in ROLES)
+# Room for any role in pages of any size.
+CACHE_TOKENS = max(pages_of(role, size) * size for role in ROLES for size in PAGE_SIZES)
+CACHE_TOKENS = -(-CACHE_TOKENS // max(PAGE_SIZES)) * max(PAGE_SIZES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Engines that run at once."""
+    """Engines that run at once. A @model that was not asked for by name is not in names."""
 
     roles: str
     mps: bool = True
+    model: str = ""
+    page_size: int = PAGE_SIZE
+
+    @property
+    def layers_of(self):
+        """The name of its model in the table."""
+        return self.model or DEFAULT_MODEL
 
     @property
     def name(self):
-        return self.roles + ("" if self.mps else NO_MPS)
+        model = f"{self.model} " if self.model else ""
+        pages = "" if self.page_size == PAGE_SIZE else f" in pages of {self.page_size}"
+        return model + self.roles + ("" if self.mps else NO_MPS) + pages
 
     @property
     def figure(self):
         """Its name in a record."""
-        return ("" if self.mps else "no_mps_") + self.roles
+        model = f"{self.model}." if self.model else ""
+        pages = "" if self.page_size == PAGE_SIZE else f"_page{self.page_size}"
+        return model + ("" if self.mps else "no_mps_") + self.roles + pages
 
     @property
     def working(self):
@@ -69,13 +96,13 @@ class Case:
         return len(self.working_roles) > 1
 
 
-def parse_case(text):
+def parse_case(text, model="", page_size=PAGE_SIZE):
     """A Case; ValueError says what is wrong with the text."""
     roles, mps = (text.removesuffix(NO_MPS), not text.endswith(NO_MPS))
     unknown = [role for role in roles if role not in ROLES]
     if unknown:
         raise ValueError(f"{text}: {unknown[0]} is no role; roles are {', '.join(ROLES)}")
-    case = Case(roles, mps)
+    case = Case(roles, mps, model, page_size)
     if not case.working:
         raise ValueError(f"{text}: no engine of it takes steps")
     if len(roles) > ENGINES_MAX:
@@ -84,9 +111,25 @@ def parse_case(text):
 
 
 def sets(cases):
-    """Cases in groups that share one set of processes: [(mps, [case])], those under MPS first."""
-    groups = [(mps, [case for case in cases if case.mps == mps]) for mps in (True, False)]
+    """Cases in groups that share one set of processes: [(mps, [case])], those under MPS first,
+    and those of one model and page size together."""
+    keys = dict.fromkeys((case.model, case.page_size) for case in cases)
+    groups = [
+        (mps, [case for case in cases if (case.mps, case.model, case.page_size) == (mps, *key)])
+        for mps in (True, False)
+        for key in keys
+    ]
     return [(mps, group) for mps, group in groups if group]
+
+
+def grid_cases(models, batches=BATCHES, page_size=PAGE_SIZE):
+    """One engine for each model and batch, under MPS and without it."""
+    return [
+        Case(role, mps, model, page_size)
+        for mps in (True, False)
+        for model in models
+        for role in batches
+    ]
 
 
 def stays(residency):
@@ -127,6 +170,14 @@ def windows_beside(case, ways, rounds, stays_resident):
         if "flashinfer" in ways and not stays_resident:
             found.append(Window("flashinfer", "beside", everybody))
     return found
+
+
+def windows_in_turn(case, ways, rounds):
+    """A grid's: all ways in each round, beside a service of which nothing stays on SMs. What
+    attention adds to a layer is asked under MPS only."""
+    order = [way for way in ("attnd", "flashinfer", "none") if way in ways]
+    order = [way for way in order if way != "none" or case.mps]
+    return [Window(way, "beside", tuple(case.working)) for _ in range(rounds) for way in order]
 
 
 def windows_after(case, ways, rounds, stays_resident):

@@ -5,8 +5,8 @@ engine.py NUMBER   speaks JSON, one object a line: commands on standard input, a
                    descriptor that standard output was. Started by `run`; needs PyTorch and a GPU.
 
 Commands (answers carry "ok", or "error" in words):
-  prepare     weights, and graphs of the ways that need no service, for the roles named
-  connect     a session with the service; the role's graph with attention by attnd
+  prepare     weights of a model, and graphs of the ways that need no service, for the roles named
+  connect     a session with the service; graphs of the roles with attention by attnd
   window      steps between two moments of CLOCK_MONOTONIC
   profile     as window, with the kernels of one step
   disconnect  the session ends
@@ -15,6 +15,7 @@ Commands (answers carry "ok", or "error" in words):
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import queue
@@ -29,11 +30,16 @@ PR_SET_PDEATHSIG, SIGKILL = 1, 9
 PROFILED_STEPS = 5
 
 
+def playing(role):
+    """The role whose batch it has."""
+    return "D" if role == IDLE else role
+
+
 class Engine:
     def __init__(self, number):
         self.number = number
         self.state, self.since, self.took_s = "starting", time.monotonic(), {}
-        self.torch = self.model = self.flashinfer = None
+        self.torch = self.model = self.held = self.flashinfer = None
         self.steps = {}  # role -> Step
         self.graphs = {}  # (role, way) -> graph
         self.kept = []  # workspaces that graphs read
@@ -43,72 +49,101 @@ class Engine:
     def enter(self, state):
         """A state that may last; how long the last one did is kept for the answer."""
         now = time.monotonic()
-        self.took_s[self.state] = round(now - self.since, 2)
+        before = self.state if isinstance(self.state, str) else "steps"
+        self.took_s[before] = round(self.took_s.get(before, 0) + now - self.since, 2)
         self.state, self.since = state, now
 
     # ---- commands ----
 
     def prepare(self, command):
-        """@command: roles, ways, peers, seed."""
+        """@command: model, page_size, roles, ways, peers, seed."""
         self.enter("importing torch")
         import torch
-
-        import model
 
         self.torch = torch
         torch.cuda.set_device(0)
         answer = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
         ways = list(command["ways"])
-        if "flashinfer" in ways:
+        if "flashinfer" in ways and not self.flashinfer:
             answer.update(self.import_peer(command["peers"]))
-            if not self.flashinfer:
-                ways.remove("flashinfer")
-        if not self.model:
-            self.enter("making weights")
-            self.model = model.Model(torch, command["seed"] + self.number)
-            ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
-        verified = {}
+        if not self.flashinfer:
+            ways = [way for way in ways if way != "flashinfer"]
+        else:
+            answer["flashinfer"] = self.flashinfer.__version__
+        self.hold(command["model"], command["page_size"], command["seed"])
+        answer.update(verified={}, lacks={}, chosen={})
         for role in command["roles"]:
-            self.steps[role] = model.Step(torch, self.model, role)
-            for way in ways:
-                verified[f"{role} {way}"] = self.prepare_way(role, way, command["seed"])
+            self.prepare_role(role, ways, command["seed"], answer)
         self.enter("ready")
-        return {**answer, "verified": verified, "took_s": self.took_s}
+        return {**answer, "took_s": self.took_s}
 
     def import_peer(self, peers):
-        import ways
+        import flashinfer_way
 
         self.enter("importing flashinfer")
         try:
-            self.flashinfer = ways.import_flashinfer(peers)
+            self.flashinfer = flashinfer_way.import_flashinfer(peers)
         except Exception as error:  # whatever it fails with, it is not there
             return {"flashinfer": None, "why": f"{type(error).__name__}: {error}"}
-        return {"flashinfer": self.flashinfer.__version__}
+        return {}
 
-    def prepare_way(self, role, way, seed):
+    def hold(self, name, page_size, seed):
+        """Weights and cache of a model, in place of another's."""
+        import model
+        from models import MODELS
+
+        if self.held == (name, page_size):
+            return
+        self.enter("making weights")
+        self.steps, self.graphs, self.kept, self.model = {}, {}, [], None
+        gc.collect()
+        self.torch.cuda.empty_cache()
+        self.model = model.Model(self.torch, MODELS[name], page_size, seed + self.number)
+        self.held = name, page_size
+        ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
+
+    def prepare_role(self, role, ways, seed, answer):
+        """Its buffers and the graphs of @ways; @answer learns what was verified, and what is not
+        there."""
+        import model
+
+        self.enter("making buffers")
+        step = self.steps[role] = model.Step(self.torch, self.model, role)
+        step.verify_append()
+        for way in ways:
+            self.enter(f"{way}: planning and capturing")
+            try:
+                attention = self.plan_way(way, step)
+            except Exception as error:  # a peer that was not built for this shape
+                answer["lacks"][role] = f"{way}: {error}"
+                continue
+            self.graphs[role, way] = step.capture(attention)
+            self.kept.append(attention)
+            if way == "flashinfer":
+                answer["chosen"][role] = attention.name
+                answer["verified"][f"{role} {way}"] = self.verify(role, way, seed)
+
+    def plan_way(self, way, step):
+        import flashinfer_way
         import ways
 
-        self.enter(f"role {role}, {way}: planning and capturing")
-        step = self.steps[role]
         if way == "none":
-            self.graphs[role, way] = step.capture(ways.NoAttention())
-            return None
-        attention = ways.FlashInferAttention(self.torch, self.flashinfer, step.batch, step.buffers)
-        self.graphs[role, way] = step.capture(attention)
-        self.kept.append(attention)
-        return self.verify(role, way, seed)
+            return ways.NoAttention()
+        planner = flashinfer_way.Planner(self.torch, self.flashinfer, step.batch, step.buffers)
+        time_us = flashinfer_way.time_in_graph(self.torch, len(step.buffers.q))
+        return flashinfer_way.FlashInferAttention(planner, time_us)
 
     def verify(self, role, way, seed):
         """One step into poisoned outputs, a sample of rows compared."""
         import reference
 
-        self.enter(f"role {role}, {way}: a step to be verified")
+        self.enter(f"{way}: a step to be verified")
         step = self.steps[role]
         step.poison()
         self.graphs[role, way].replay()
         self.torch.cuda.synchronize()
         self.check_lane()
-        self.enter(f"role {role}, {way}: verifying")
+        self.enter(f"{way}: verifying")
         return reference.verify(self.torch, step.batch, step.buffers, seed)
 
     def check_lane(self):
@@ -117,57 +152,67 @@ class Engine:
             raise RuntimeError(f"lane 0: {error}")
 
     def connect(self, command):
-        """@command: role, socket, seed."""
+        """@command: roles, socket, announces, seed. A role that takes no step is planned all the
+        same."""
         import ways
 
-        role = command["role"]
-        step = self.steps["D" if role == IDLE else role]
-        self.enter(f"role {role}, attnd: connecting")
-        self.attnd = ways.AttndAttention(
-            step.batch, step.buffers, command["socket"], f"engine {self.number} {role}"
-        )
-        answer = {"residency": self.attnd.residency()}
-        if role != IDLE:
-            self.enter(f"role {role}, attnd: capturing")
-            self.graphs[role, "attnd"] = step.capture(self.attnd)
-            answer["verified"] = {f"{role} attnd": self.verify(role, "attnd", command["seed"])}
+        roles = command["roles"]
+        first = self.steps[playing(roles[0])]
+        self.enter("attnd: connecting")
+        name = f"engine {self.number} {''.join(roles)}"
+        self.attnd = ways.AttndSession(first.buffers, command["socket"], name)
+        answer = {"residency": self.attnd.residency(), "verified": {}}
+        for role in roles:
+            step = self.steps[playing(role)]
+            self.enter("attnd: planning and capturing")
+            attention = self.attnd.attention(step.batch, step.buffers, command["announces"])
+            if role != IDLE:
+                self.graphs[role, "attnd"] = step.capture(attention)
+                found = self.verify(role, "attnd", command["seed"])
+                answer["verified"][f"{role} attnd"] = found
+        self.enter("connected")
         return answer
 
     def disconnect(self, command):
-        """@command: role, seed. Rows are verified once more, behind all windows."""
-        role, answer = command["role"], {}
-        if (role, "attnd") in self.graphs:
-            found = self.verify(role, "attnd", command["seed"])
-            answer["verified"] = {f"{role} attnd, at the end": found}
+        """@command: roles, seed. Rows are verified once more, behind all windows."""
+        answer = {"verified": {}}
+        for role in command["roles"]:
+            if (role, "attnd") in self.graphs:
+                found = self.verify(role, "attnd", command["seed"])
+                answer["verified"][f"{role} attnd, at the end"] = found
         self.enter("disconnecting")
         self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] != "attnd"}
         self.torch.cuda.synchronize()
         if self.attnd:
             self.attnd.close()
             self.attnd = None
-        return answer
+        self.enter("ready")
+        return {**answer, "took_s": self.took_s}
 
     def window(self, command):
         """@command: role, way, begin_ns, end_ns (what counts), stop_ns (the engine goes on until
         then, so that others are not measured alone). It may start before begin_ns. Return: ends of
-        the steps that count, and of the one before; how long each took."""
+        the steps that count, and of the one before; how long each took. With @command's steps_min
+        an engine that is alone goes on until that many count."""
         graph = self.graphs[command["role"], command["way"]]
         stream = self.torch.cuda.current_stream()
         begin, end, stop = (command[key] for key in ("begin_ns", "end_ns", "stop_ns"))
+        fewest = command.get("steps_min", 0)
         name = f"role {command['role']}, {command['way']}"
         ends, took, steps = [], [], 0
+        self.enter("steps")
         now = time.monotonic_ns()
-        while now < stop:
+        while now < stop or len(ends) < fewest:
             steps += 1
             self.state = (name, steps, now)
             since = now
             graph.replay()
             stream.synchronize()
             now = time.monotonic_ns()
-            if begin <= now < end:
+            if begin <= now < end or (fewest and now >= end and len(ends) < fewest):
                 ends.append(now)
                 took.append(now - since)
-        self.state = "idle"
+        self.enter("idle")
         self.check_lane()
         return {"ends_ns": ends, "took_ns": took}
 
@@ -229,7 +274,7 @@ def serve(engine, commands, answers):
         command = waiting.get()
         try:
             say({"ok": command["do"], **getattr(engine, command["do"])(command)})
-            engine.state = "idle"
+            engine.enter("idle")
         except Exception as error:
             traceback.print_exc()
             say({"error": f"{engine.describe()}: {type(error).__name__}: {error}"})

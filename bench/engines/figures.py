@@ -53,6 +53,7 @@ class Result:
     verified: dict = dataclasses.field(default_factory=dict)
     kernels: dict = dataclasses.field(default_factory=dict)  # "role, way" -> of one step
     actual: str = ""
+    peer_names: dict = dataclasses.field(default_factory=dict)  # role -> FlashInfer's way
 
     def rows_verified(self):
         return sum(found["rows"] for found in self.verified.values())
@@ -172,13 +173,17 @@ def figures(result):
     before, beside, after = (
         result.median_score("flashinfer", at) for at in ("before", "beside", "after")
     )
-    if not math.isnan(beside):
+    if not math.isnan(beside + before + after):
         notes += "; FlashInfer beside the idle service over "
         notes += f"before it {beside / before:.3f}, over after it {beside / after:.3f}"
     if result.of("none"):
         notes += f"; without attention {result.median_score('none'):.2f}"
     for way, name in ("attnd", "ms a step"), ("flashinfer", "FlashInfer"):
         notes += f"; {name} p50 {by_role(result, way, 0.5)}, p99 {by_role(result, way, 0.99)}"
+    names = result.peer_names
+    if names:
+        said = (f"{role} {name}" if len(names) > 1 else name for role, name in names.items())
+        notes += f"; FlashInfer by {', '.join(said)}"
     notes += f"; {result.rows_verified()} rows verified"
     name = f"engines.{case.figure}_over_flashinfer"
     found.append((name, statistics.median(ratios), "ratio", "higher", notes))
@@ -226,13 +231,16 @@ def stamp_commit(folder):
     return git("rev-parse", "HEAD"), changed != ""
 
 
-def records(results, device, commit, dirty, command):
+def records(results, extra, device, commit, dirty, command):
+    """@extra: [(name, value, unit, better, notes)] of several results together."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     common = [device, cpu_name(), now, commit, dirty, command]
     return [
         dict(zip(RECORD_KEYS, [name, round(value, 6), unit, better, *common, notes]))
-        for result in results
-        for name, value, unit, better, notes in figures(result)
+        for name, value, unit, better, notes in [
+            *(figure for result in results for figure in figures(result)),
+            *extra,
+        ]
     ]
 
 
@@ -243,7 +251,5 @@ def write_whole(path, text):
     beside.replace(path)
 
 
-def write_records(directory, device, found):
-    path = pathlib.Path(directory, f"engines-{device}.json")
+def write_records(path, found):
     write_whole(path, json.dumps({"records": found}, indent=2, ensure_ascii=False) + "\n")
-    return path

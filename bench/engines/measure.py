@@ -9,14 +9,18 @@ from processes import Daemon
 
 CONNECT_S = 40
 LEAD_S, TAIL_S = 0.06, 0.06  # steps that do not count, while others begin or end
+LEAD_ALONE_S = 0.01  # the same, of an engine that is alone
 STEPS_MIN, WINDOW_MAX_S = 5, 4.0
 PROFILE_S = 2.0
 
 
-def keep_verified(result, answers):
+def keep_verified(results, answers):
+    """@results: those whose roles the answers name; of several, each takes its own role's."""
     for number, answer in answers.items():
         for what, found in answer.get("verified", {}).items():
-            result.verified[f"engine {number} {what}"] = found
+            for result in results:
+                if len(results) == 1 or what.split()[0] == result.case.roles:
+                    result.verified[f"engine {number} {what}"] = found
 
 
 class Bench:
@@ -25,7 +29,7 @@ class Bench:
     def __init__(self, options, engines, environment, ways):
         self.options, self.engines, self.ways = options, engines, ways
         self.environment = environment
-        self.daemon = None
+        self.daemon, self.chosen = None, {}  # chosen: role -> the name of FlashInfer's way
         self.window_s = options.window
 
     def say(self, text):
@@ -37,7 +41,7 @@ class Bench:
         options = self.options
         for number, role in enumerate(case.roles):
             self.engines.all[number].role = role
-        result, self.window_s = Result(case, residency), options.window
+        result, self.window_s = self.result(case, residency), options.window
         self.run_windows(result, windows_before(case, self.ways))
         if "attnd" in self.ways:
             self.start(result)
@@ -53,22 +57,18 @@ class Bench:
                     self.profile(result, way)
         return result
 
+    def result(self, case, residency):
+        """An empty one, with the names of FlashInfer's ways."""
+        roles = case.working_roles
+        names = {role: self.chosen[role] for role in roles if role in self.chosen}
+        return Result(case, residency, peer_names=names)
+
     def start(self, result):
         since = time.monotonic()
-        self.daemon = Daemon(self.options.programs, result.residency, self.environment)
+        self.start_daemon(result.residency)
         ready = time.monotonic()
-        commands = {
-            number: {
-                "do": "connect",
-                "role": role,
-                "socket": self.daemon.socket_path,
-                "seed": self.options.seed,
-            }
-            for number, role in enumerate(result.case.roles)
-        }
-        answers = self.engines.ask(commands, CONNECT_S, "connecting")
-        result.actual = answers[0]["residency"]
-        keep_verified(result, answers)
+        roles = {number: [role] for number, role in enumerate(result.case.roles)}
+        result.actual = self.connect(roles, [result])
         done = time.monotonic()
         self.say(
             f"{result.case.name}: {result.actual}: daemon ready in {ready - since:.2f} s, engines "
@@ -77,17 +77,42 @@ class Bench:
 
     def stop(self, result):
         since = time.monotonic()
-        commands = {
-            number: {"do": "disconnect", "role": role, "seed": self.options.seed + 1}
-            for number, role in enumerate(result.case.roles)
-        }
-        keep_verified(result, self.engines.ask(commands, CONNECT_S, "disconnecting"))
-        self.daemon.stop()
-        self.daemon = None
+        self.disconnect({number: [role] for number, role in enumerate(result.case.roles)}, [result])
+        self.stop_daemon()
         self.say(
             f"{result.case.name}: service ended in {time.monotonic() - since:.2f} s; "
             f"{result.rows_verified()} rows right in all"
         )
+
+    def start_daemon(self, residency):
+        options = self.options
+        self.daemon = Daemon(options.programs, residency, self.environment, options.execute)
+
+    def stop_daemon(self):
+        self.daemon.stop()
+        self.daemon = None
+
+    def connect(self, roles, results):
+        """@roles: {number of an engine: the roles it will play}. What was verified goes into
+        @results. Return: the daemon's own word for its residency."""
+        commands = {
+            number: {
+                "do": "connect", "roles": list(played), "socket": self.daemon.socket_path,
+                "announces": self.options.announce, "seed": self.options.seed,
+            }
+            for number, played in roles.items()
+        }  # fmt: skip
+        answers = self.engines.ask(commands, CONNECT_S, "connecting")
+        keep_verified(results, answers)
+        return answers[0]["residency"]
+
+    def disconnect(self, roles, results):
+        seed = self.options.seed + 1
+        commands = {
+            number: {"do": "disconnect", "roles": list(played), "seed": seed}
+            for number, played in roles.items()
+        }
+        keep_verified(results, self.engines.ask(commands, CONNECT_S, "disconnecting"))
 
     def run_windows(self, result, windows):
         for window in windows:
@@ -120,8 +145,9 @@ class Bench:
         """Return: {number: answer}, and how long the window was, in seconds. The engine @profiled
         answers with the kernels of a step, which takes it some seconds; others step meanwhile."""
         seconds = self.window_s if profiled is None else PROFILE_S
-        now = time.monotonic_ns()
-        begin = now + int((0.02 + LEAD_S) * 1e9)
+        alone = len(window.engines) == 1 and profiled is None
+        lead, tail = (LEAD_ALONE_S, 0) if alone else (0.02 + LEAD_S, TAIL_S)
+        begin = time.monotonic_ns() + int(lead * 1e9)
         end = begin + int(seconds * 1e9)
         commands = {
             number: {
@@ -130,7 +156,8 @@ class Bench:
                 "way": window.way,
                 "begin_ns": begin,
                 "end_ns": end,
-                "stop_ns": end + int(TAIL_S * 1e9),
+                "stop_ns": end + int(tail * 1e9),
+                **({"steps_min": STEPS_MIN} if alone else {}),
             }
             for number in window.engines
         }

@@ -1,17 +1,17 @@
-"""The layers around attention, as an engine has them: llama-3-8b's, fp16, random weights.
+"""The layers around attention, as an engine has them: sizes of a model, fp16, random weights.
 
-A step is one CUDA graph over all layers: rms norm, QKV product, attention, O product, rms norm,
-gate/up product, SiLU, down product. Keys and values of the context lie in the cache already:
-nothing is appended, so every step computes the same and any of them can be verified.
+A step is one CUDA graph over all layers: rms norm, QKV product, rotation and update of the cache,
+attention, O product, rms norm, gate/up product, SiLU, down product. A step stores the keys and
+values of its own rows where the last one did, so every step computes the same and any of them can
+be verified.
 """
 
 import dataclasses
 
-from cases import LAYERS, PAGE_SIZE, PAGES, ROLES, rows_of
+import rotate
+from cases import CACHE_TOKENS, LAYERS, ROLES, rows_of
 from ways import PagedBatch
 
-HIDDEN, HEADS_Q, HEADS_KV, DIM, INTERMEDIATE = 4096, 32, 8, 128, 14336
-QKV = (HEADS_Q + 2 * HEADS_KV) * DIM
 EPSILON = 1e-5
 
 
@@ -28,13 +28,19 @@ class Buffers:
 class Model:
     """Weights, and a cache of pages; every role of this process uses the same."""
 
-    def __init__(self, torch, seed):
-        self.torch = torch
+    def __init__(self, torch, sizes, page_size, seed):
+        self.torch, self.sizes, self.page_size = torch, sizes, page_size
         torch.manual_seed(seed)
         self.layers = [self.make_layer() for _ in range(LAYERS)]
-        self.cache = self.normal(1.0, LAYERS, 2, PAGES, PAGE_SIZE, HEADS_KV, DIM)
-        order = torch.randperm(PAGES, generator=torch.Generator().manual_seed(seed))
+        pages = CACHE_TOKENS // page_size
+        self.cache = self.normal(
+            1.0, LAYERS, 2, pages, page_size, sizes.heads_kv, sizes.head_dim
+        )  # fmt: skip
+        order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed))
         self.pages = order.tolist()
+        self.rotate = rotate.Kernel()
+        longest = max(tokens for role in ROLES.values() for _, tokens in role)
+        self.cos_sin = rotate.table(torch, longest, sizes.head_dim)
 
     def normal(self, deviation, *shape):
         tensor = self.torch.empty(*shape, dtype=self.torch.float16, device="cuda")
@@ -42,17 +48,18 @@ class Model:
 
     def make_layer(self):
         """Weights as torch.nn.Linear keeps them, [out, in], seen from the other side."""
+        sizes = self.sizes
 
         def linear(out, inner):
             return self.normal(inner**-0.5, out, inner).t()
 
-        ones = self.torch.ones(HIDDEN, dtype=self.torch.float16, device="cuda")
+        ones = self.torch.ones(sizes.hidden, dtype=self.torch.float16, device="cuda")
         return dict(
             norm=ones,
-            qkv=linear(QKV, HIDDEN),
-            out=linear(HIDDEN, HIDDEN),
-            gate_up=linear(2 * INTERMEDIATE, HIDDEN),
-            down=linear(HIDDEN, INTERMEDIATE),
+            qkv=linear(sizes.qkv, sizes.hidden),
+            out=linear(sizes.hidden, sizes.heads_q * sizes.head_dim),
+            gate_up=linear(2 * sizes.ffn, sizes.hidden),
+            down=linear(sizes.hidden, sizes.ffn),
         )
 
 
@@ -60,38 +67,73 @@ class Step:
     """The batch of one role, and the buffers of its steps."""
 
     def __init__(self, torch, model, role):
-        self.torch, self.model = torch, model
-        self.batch = PagedBatch(ROLES[role], model.pages)
+        self.torch, self.model, sizes = torch, model, model.sizes
+        self.batch = PagedBatch(ROLES[role], model.pages, model.page_size)
         rows = rows_of(role)
-        self.x0 = model.normal(1.0, rows, HIDDEN)
+        self.x0 = model.normal(1.0, rows, sizes.hidden)
         self.x = torch.empty_like(self.x0)
-        self.qkv = [model.normal(1.0, rows, QKV) for _ in range(LAYERS)]
-        self.gate_up = model.normal(1.0, rows, 2 * INTERMEDIATE)
-        self.activated = model.normal(1.0, rows, INTERMEDIATE)
-        cut = HEADS_Q * DIM
+        self.qkv = [model.normal(1.0, rows, sizes.qkv) for _ in range(LAYERS)]
+        self.gate_up = model.normal(1.0, rows, 2 * sizes.ffn)
+        self.activated = model.normal(1.0, rows, sizes.ffn)
+        cut = sizes.heads_q * sizes.head_dim
         self.buffers = Buffers(
-            q=[qkv[:, :cut].unflatten(1, (HEADS_Q, DIM)) for qkv in self.qkv],
-            o=[model.normal(1.0, rows, HEADS_Q, DIM) for _ in range(LAYERS)],
+            q=[qkv[:, :cut].unflatten(1, (sizes.heads_q, sizes.head_dim)) for qkv in self.qkv],
+            o=[model.normal(1.0, rows, sizes.heads_q, sizes.head_dim) for _ in range(LAYERS)],
             k=[layer[0] for layer in model.cache],
             v=[layer[1] for layer in model.cache],
         )
+        positions, slots = self.batch.places()
+        self.positions, self.slots = (
+            torch.tensor(values, dtype=torch.int32, device="cuda") for values in (positions, slots)
+        )
+        self.appends = [self.append_of(layer) for layer in range(LAYERS)]
+
+    def append_of(self, layer):
+        """Arguments of a layer's rotation and update of the cache."""
+        sizes, buffers = self.model.sizes, self.buffers
+        tensors = (
+            self.qkv[layer], self.positions, self.slots, self.model.cos_sin, buffers.k[layer],
+            buffers.v[layer],
+        )  # fmt: skip
+        return rotate.Args(
+            *(tensor.data_ptr() for tensor in tensors), sum(self.batch.rows),
+            sizes.heads_q, sizes.heads_kv, sizes.head_dim,
+        )  # fmt: skip
 
     def poison(self):
         for o in self.buffers.o:
             o.fill_(float("nan"))
 
+    def append(self, layer):
+        """q and k rotated, k and v in the cache, into the current stream."""
+        self.model.rotate.launch(
+            self.appends[layer], self.torch.cuda.current_stream().cuda_stream
+        )  # fmt: skip
+
+    def verify_append(self):
+        """One append by itself, of the last layer, against its definition."""
+        torch, layer = self.torch, LAYERS - 1
+        self.qkv[layer].normal_(0, 1)
+        before = self.qkv[layer].clone()
+        self.append(layer)
+        planes = (self.buffers.k[layer], self.buffers.v[layer])
+        k, v = (plane.flatten(0, 1)[self.slots.long()] for plane in planes)
+        cos_sin = self.model.cos_sin[self.positions.long()]
+        rotate.verify(torch, before, self.qkv[layer], k, v, self.model.sizes, cos_sin)
+
     def run(self, way):
         """All layers, into the current stream."""
-        torch, x = self.torch, self.x
-        gate, up = self.gate_up.split(INTERMEDIATE, 1)
+        torch, x, hidden = self.torch, self.x, self.model.sizes.hidden
+        gate, up = self.gate_up.split(self.model.sizes.ffn, 1)
         x.copy_(self.x0)
         for i, layer in enumerate(self.model.layers):
-            normed = torch.nn.functional.rms_norm(x, (HIDDEN,), layer["norm"], EPSILON)
+            normed = torch.nn.functional.rms_norm(x, (hidden,), layer["norm"], EPSILON)
             way.announce()
             torch.mm(normed, layer["qkv"], out=self.qkv[i])
+            self.append(i)
             way.attend(i)
             x.addmm_(self.buffers.o[i].flatten(1), layer["out"])
-            normed = torch.nn.functional.rms_norm(x, (HIDDEN,), layer["norm"], EPSILON)
+            normed = torch.nn.functional.rms_norm(x, (hidden,), layer["norm"], EPSILON)
             torch.mm(normed, layer["gate_up"], out=self.gate_up)
             torch.mul(torch.nn.functional.silu(gate), up, out=self.activated)
             x.addmm_(self.activated, layer["down"])

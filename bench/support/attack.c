@@ -1,5 +1,6 @@
 /* attack.c - what a tenant does that thinks of nobody else. */
 #include "bench/support/attack.h"
+#include "bench/support/attack_thread.h"
 #include "bench/support/private_service.h"
 #include "bench/support/uniform.h"
 #include "ipc/wake.h"
@@ -219,6 +220,12 @@ pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)
         [BENCH_ATTACK_ENDLESS] = endless,
         [BENCH_ATTACK_PLANNER] = planner,
         [BENCH_ATTACK_OUTSIDE] = outside,
+        [BENCH_ATTACK_CLAIMS] = bench_attack_claims,
+        [BENCH_ATTACK_TIMEOUTS] = bench_attack_timeouts,
+        [BENCH_ATTACK_PLANES] = bench_attack_planes,
+        [BENCH_ATTACK_DEATHS] = bench_attack_deaths,
+        [BENCH_ATTACK_BATCHES] = bench_attack_batches,
+        [BENCH_ATTACK_EVICTIONS] = bench_attack_evictions,
     };
     int ends[2];
     char byte;

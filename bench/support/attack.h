@@ -13,7 +13,15 @@ enum bench_attack {
     BENCH_ATTACK_FLOOD,   /* 32 lanes of prefills, 512 rows x 2048 keys, 8 heads */
     BENCH_ATTACK_ENDLESS, /* 64 lanes of runs of 2^31 keys */
     BENCH_ATTACK_PLANNER, /* sets of 2^18 requests, one behind the other */
-    BENCH_ATTACK_OUTSIDE  /* none: one processor's time, burnt without the service */
+    BENCH_ATTACK_OUTSIDE, /* none: one processor's time, burnt without the service */
+    /* Those of attack_thread.h, which want the daemon's thread. */
+    BENCH_ATTACK_CLAIMS,
+    BENCH_ATTACK_TIMEOUTS,
+    BENCH_ATTACK_PLANES,
+    BENCH_ATTACK_DEATHS,
+    BENCH_ATTACK_BATCHES,
+    BENCH_ATTACK_EVICTIONS,
+    BENCH_ATTACKS_END
 };
 
 /** bench_attack_processors() - how many of the last kind leave no processor idle. */

@@ -57,7 +57,9 @@ int attnd_cuda_unmap(CUdeviceptr address);
  * lies in the first); cudaMallocAsync's own pool cannot be exported (-ATTND_E_UNSUPPORTED).
  *
  * Release tensor->memory before the allocation is freed, or emptied out of the framework's cache:
- * the service does not notice, and POOL and IPC memory is then no longer the engine's.
+ * the service does not notice, and POOL and IPC memory is then no longer the engine's. Allocations
+ * have numbers (CU_POINTER_ATTRIBUTE_BUFFER_ID), by which one that lies where another lay is told
+ * from it: it is imported as a memory of its own, and the other's is released if nothing names it.
  * Threads: any with a current context; two that export the same allocation at once may import it
  * twice. Blocks as attnd_memory_import(). Return: 0; -ATTND_E_INVALID not memory of the GPU;
  * -ATTND_E_RANGE (field size, limit what is left from @address); -ATTND_E_UNSUPPORTED, field

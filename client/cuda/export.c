@@ -130,7 +130,12 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                  (int64_t)(allocation.bytes - offset_bytes));
     const struct attnd_origin origin = {.address = allocation.base, .id = allocation.id};
-    uint32_t memory = attnd_import_find(session, &origin);
+    uint32_t memory = attnd_import_find(session, &origin), stale = 0;
+    /* What was freed here goes back, unless something still names it: that has errors of its own.
+     */
+    while (memory == 0 && (stale = attnd_import_stale(session, &origin, allocation.bytes)) != 0)
+        if (attnd_memory_release(session, stale) < 0)
+            break;
     if (memory == 0)
         rc = import(session, &allocation, &origin, &memory);
     if (rc < 0)

@@ -43,7 +43,9 @@
 #include "client/cuda/attnd_cuda.h"
 
 #include "client/cuda/device.h"
+#include "client/cuda/engine.h"
 #include "client/internal.h"
+#include "schemas/atomics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +149,7 @@ struct attnd_stream_launcher {
     CUstream stream;              /* of our own, for copies */
     CUmodule module;
     CUfunction ring, announce;
+    struct attnd_engine *engine; /* NULL: the service executes the session's runs */
 };
 
 static int driver_fault(CUresult result)
@@ -159,6 +162,8 @@ static int driver_fault(CUresult result)
 /* The context may be gone, and with it all there is to undo: results do not matter. */
 static void end(struct attnd_stream_launcher *launcher)
 {
+    if (launcher->engine)
+        attnd_engine_end(launcher->engine);
     if (launcher->module)
         (void)cuModuleUnload(launcher->module);
     if (launcher->stream)
@@ -180,6 +185,27 @@ static void end_in_context(struct attnd_stream_launcher *launcher)
         return;
     }
     end(launcher);
+    (void)cuCtxPopCurrent(&context);
+}
+
+/* A prepared run or a plan ends. */
+static void prepared_ends(struct attnd_stream_launcher *launcher, uint32_t prepared)
+{
+    CUcontext context = NULL;
+
+    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+        return;
+    attnd_engine_unprepare(launcher->engine, prepared);
+    (void)cuCtxPopCurrent(&context);
+}
+
+static void plan_ends(struct attnd_stream_launcher *launcher, uint32_t plan)
+{
+    CUcontext context = NULL;
+
+    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+        return;
+    attnd_engine_plan_ends(launcher->engine, plan);
     (void)cuCtxPopCurrent(&context);
 }
 
@@ -269,9 +295,31 @@ static int load_kernels(struct attnd_stream_launcher *launcher)
         result = prefer_shared(launcher->ring);
     if (result == CUDA_SUCCESS)
         result = prefer_shared(launcher->announce);
-    if (result == CUDA_SUCCESS)
-        result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+}
+
+/* Rings, which the worker answers. */
+static int open_rings(struct attnd_session *session, struct attnd_stream_launcher *launcher)
+{
+    int rc = map_mailbox(session, launcher);
+
+    if (rc == 0)
+        rc = map_wake(session, launcher);
+    if (rc == 0)
+        rc = find_turns(session, launcher);
+    return rc < 0 ? rc : load_kernels(launcher);
+}
+
+/* Of the service's GPU this context must be in either case. */
+static int open_engine(struct attnd_session *session, struct attnd_stream_launcher *launcher)
+{
+    CUdevice device = 0;
+    CUresult result = cuCtxGetDevice(&device);
+
+    if (result != CUDA_SUCCESS)
+        return driver_fault(result);
+    int rc = attnd_cuda_check_device(session, device);
+    return rc < 0 ? rc : attnd_engine_open(session, launcher->stream, &launcher->engine);
 }
 
 /* Return: NULL with *code. */
@@ -287,13 +335,13 @@ static struct attnd_stream_launcher *make_launcher(struct attnd_session *session
     }
     launcher->context = context;
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    *code = map_mailbox(session, launcher);
+    CUresult result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
+    *code = result == CUDA_SUCCESS ? 0 : driver_fault(result);
     if (*code == 0)
-        *code = map_wake(session, launcher);
+        *code = attnd_mailbox_open(session);
     if (*code == 0)
-        *code = find_turns(session, launcher);
-    if (*code == 0)
-        *code = load_kernels(launcher);
+        *code = attnd_observe32(&session->by_engine) ? open_engine(session, launcher)
+                                                     : open_rings(session, launcher);
     if (*code < 0) {
         end(launcher);
         launcher = NULL;
@@ -320,6 +368,8 @@ static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session
     if (kept == NULL) {
         kept = session->launcher = made;
         session->launcher_end = end_in_context;
+        session->prepared_ends = prepared_ends;
+        session->plan_ends = plan_ends;
     }
     pthread_mutex_unlock(&session->objects_lock);
     if (kept != made)
@@ -458,6 +508,8 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
         return rc;
+    if (launcher->engine)
+        return attnd_engine_run(launcher->engine, lane, prepared, stream);
     CUdeviceptr doorbell = launcher->mailbox + lane * sizeof(uint32_t);
     uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
     CUresult result = launcher->turns ? ring_by_stream(launcher, doorbell, rung, stream)
@@ -491,8 +543,10 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
     rc = check_lane(lane);
     if (rc < 0)
         return rc;
-    CUdeviceptr word =
-        launcher->mailbox + offsetof(struct attnd_mailbox, error) + lane * sizeof(uint32_t);
+    CUdeviceptr errors = launcher->engine
+                             ? launcher->engine->block + launcher->engine->facts.errors_at
+                             : launcher->mailbox + offsetof(struct attnd_mailbox, error);
+    CUdeviceptr word = errors + lane * sizeof(uint32_t);
     CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), launcher->stream);
     if (result == CUDA_SUCCESS)
         result = cuStreamSynchronize(launcher->stream);

@@ -16,7 +16,6 @@
 #include "schemas/atomics.h"
 
 #define THREADS_MAX 1024u
-#define SCRATCH_BYTES (256u << 20)
 
 static uint32_t processors(void)
 {
@@ -111,7 +110,8 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
         .threads = threads < THREADS_MAX ? threads : THREADS_MAX,
     };
     (void)pthread_mutex_init(&backend->retire_lock, NULL);
-    int error = allocate(backend, config->scratch_bytes ? config->scratch_bytes : SCRATCH_BYTES);
+    int error =
+        allocate(backend, config->scratch_bytes ? config->scratch_bytes : ATTND_SCRATCH_BYTES);
     if (error) {
         destroy(backend);
         return attnd_fault_set(fault, error, ATTND_F_NONE, 0, 0, 0);

@@ -75,7 +75,7 @@ void attnd_cpu_mail_answer(struct attnd_cpu_mail *mail, uint32_t mailbox, uint32
         (void)attnd_claim32(&box->error[lane], 0, code); /* the first one stays */
     attnd_publish32(&box->doorbell[lane], 1 + code);     /* R1: o, lse and the error */
     attnd_crash(ATTND_CRASH_CPU_DOORBELL_ANSWERED);
-    (void)attnd_futex_wake(&box->doorbell[lane], INT_MAX);
+    (void)attnd_futex_wake(&box->doorbell[lane], 1); /* which wakes the others of its engine */
 }
 
 static void finish(struct attnd_cpu_mail *mail, struct attnd_cpu_prepared *prepared, uint32_t code)

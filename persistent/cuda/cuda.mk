@@ -51,6 +51,18 @@ $(CUDA_VARIANT_OBJ): persistent/cuda/worker/variant.cu
 	  -DATTND_VARIANT_TYPE=$(call variant_part,2) \
 	  -DATTND_VARIANT_POLICY=$(call variant_part,3) -MMD -MP -c $< -o $@
 
+# What engines are given that execute their own runs: the device code of the objects that the worker
+# is made of, so that the two cannot disagree; beside the worker program (KernelFile in attnd.proto).
+KERNEL_FILES := $(CUDA_VARIANTS:%=$(BUILD)/kernels/%.fatbin) $(BUILD)/kernels/engine.fatbin
+KERNEL_FILES := $(filter-out %/576_fp16_plain.fatbin %/576_bf16_plain.fatbin,$(KERNEL_FILES))
+$(BUILD)/kernels/engine.fatbin: $(BUILD)/obj/persistent/cuda/engine/engine.o
+$(filter-out %/engine.fatbin,$(KERNEL_FILES)): $(BUILD)/kernels/%.fatbin: \
+    $(BUILD)/obj/persistent/cuda/worker/variant/%.o
+$(KERNEL_FILES):
+	@mkdir -p $(@D)
+	objcopy -O binary --only-section=.nv_fatbin $< $@
+all: $(KERNEL_FILES)
+
 # Not in BENCH: it runs where the GPU is.
 $(BUILD)/bench/gpu_%: $(BUILD)/obj/bench/gpu_%.o $(BUILD)/libcore.a
 	@mkdir -p $(@D)

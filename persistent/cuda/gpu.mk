@@ -118,6 +118,12 @@ $(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/free_device.c
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. $(FLASHINFER_FLAGS) $< -o $@
 
+# What engines of bench/engines have between the QKV product and attention.
+ROTATE := $(BUILD)/bench/engines/rotate.cubin
+$(ROTATE): bench/engines/rotate.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -arch=sm_90a -cubin $< -o $@
+
 .PHONY: gpu-bundle gpu-bundle-files gpu-check gpu-bench
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
@@ -153,13 +159,14 @@ ifeq ($(CUDA),1)
 all: $(KERNELS_ENCODED)
 endif
 
-gpu-bundle-files: $(KERNELS_ENCODED) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
-                  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check \
+                  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check $(ROTATE) \
                   $(BUILD)/tests/long/long_random $(EXAMPLES) $(GPU_EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
+	@install -D -m644 -t $(GPU_BUNDLE)/kernels $(KERNEL_FILES)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
 	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
 	  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check
@@ -176,7 +183,8 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRA
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py bench/gpu/identity.py
 	@install -D -t $(GPU_BUNDLE)/bench/mixed bench/mixed/peers.py bench/mixed/chart.py
-	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
+	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py $(ROTATE)
+	@install -D -t $(GPU_BUNDLE)/bench/shapes bench/shapes/run bench/shapes/*.py
 	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py

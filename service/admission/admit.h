@@ -42,6 +42,45 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
                       struct attnd_staging *staging, struct attnd_batch_view *batch,
                       struct attnd_fault *fault);
 
+/* What is done with one array: copied, or checked when it is a copy. */
+struct attnd_admit_step {
+    uint8_t kind, level;
+    uint16_t field;       /* of an indptr */
+    int32_t *copy;        /* private */
+    uint64_t from, count; /* bytes into the arena; elements, of an indptr one more */
+    uint32_t total;       /* that an indptr ends at */
+};
+#define ATTND_ADMIT_STEPS_MAX (8u * ATTND_LEVELS_MAX + 3u)
+
+/* An admission in parts, because a batch may be large. What it was begun with stays until it is
+ * over. */
+struct attnd_admission {
+    const void *arena;
+    uint64_t arena_bytes;
+    struct attnd_batch_limits limits;
+    struct attnd_batch_view *batch; /* NULL: it is an advance */
+    uint32_t outside;               /* bit l: a page id of level l is not in the pool */
+    uint32_t steps, step;           /* how many there are, and which is next */
+    uint64_t at;                    /* elements of it that are done */
+    struct attnd_admit_step list[ATTND_ADMIT_STEPS_MAX];
+};
+
+/** attnd_admit_batch_begin(), attnd_admit_advance_begin() - the header and the room for copies; the
+ * rest as for attnd_admit_batch() and attnd_admit_advance(). Return: 0: go on; < 0. */
+int attnd_admit_batch_begin(struct attnd_admission *admission, const void *arena,
+                            uint64_t arena_bytes, uint64_t header_offset_bytes,
+                            uint32_t header_bytes, const struct attnd_batch_limits *limits,
+                            struct attnd_staging *staging, struct attnd_batch_view *batch,
+                            struct attnd_fault *fault);
+int attnd_admit_advance_begin(struct attnd_admission *admission, const void *arena,
+                              uint64_t arena_bytes, const struct attnd_sqe_advance *sqe,
+                              const struct attnd_batch_limits *limits,
+                              struct attnd_staging *staging, struct attnd_advance_view *advance,
+                              struct attnd_fault *fault);
+/** attnd_admit_go() - some ten microseconds of it. Return: 1 there is more; 0 it is over, and all
+ * is well; < 0. */
+int attnd_admit_go(struct attnd_admission *admission, struct attnd_fault *fault);
+
 /** attnd_admit_leased() - 1: @held is negative for each of @pages, which are inside it. */
 int attnd_admit_leased(const int16_t *held, const int32_t *pages, uint64_t count);
 

@@ -2,6 +2,7 @@
  * admit_copy.c - ranges of a client's arena, and where the copies go.
  */
 #include "service/admission/admit_internal.h"
+#include "ipc/closer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct 
     int32_t *grown = aligned_alloc(ATTND_CACHE_LINE, room * sizeof(int32_t));
     if (!grown)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, (int64_t)words, 0);
-    free(staging->words);
+    attnd_closer_free(staging->words, staging->words_max * sizeof(int32_t));
     staging->words = grown;
     staging->words_max = room;
     return 0;
@@ -59,7 +60,7 @@ int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct 
 
 void attnd_staging_free(struct attnd_staging *staging)
 {
-    free(staging->words);
+    attnd_closer_free(staging->words, staging->words_max * sizeof(int32_t));
     staging->words = NULL;
     staging->words_max = 0;
 }

@@ -96,19 +96,25 @@ int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_li
 int attnd_admit_strides(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
                         struct attnd_batch_view *batch, struct attnd_fault *fault);
 
-/** attnd_admit_level() - the contents of one level's arrays, already private.
- * @outside: what attnd_arena_copy_ids() found of its ids */
-int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
-                      const struct attnd_batch_limits *limits, uint32_t outside,
-                      struct attnd_fault *fault);
+enum attnd_admit_step_kind {
+    ATTND_ADMIT_COPY,     /* an array out of the arena */
+    ATTND_ADMIT_COPY_IDS, /* page ids, each of which is looked at on the way */
+    ATTND_ADMIT_INDPTR,   /* from 0, monotonic, to its total */
+    ATTND_ADMIT_LENGTHS,  /* last page and length of each entry of a level that was checked */
+    ATTND_ADMIT_IDS,      /* name the first page id that is not in the pool, if one is known */
+    ATTND_ADMIT_MASK      /* are there as many bits as each request has queries times keys? */
+};
+#define ATTND_ADMIT_ANY_TOTAL UINT32_MAX
 
-/** attnd_admit_mask() - are there as many bits as each request of @level, which was checked, has
- * queries times keys? */
+/* Checks of elements [@begin, @end) of private arrays; those before were good. */
+
+int attnd_admit_indptr(const struct attnd_admit_step *step, uint64_t begin, uint64_t end,
+                       struct attnd_fault *fault);
+int attnd_admit_lengths(const struct attnd_level_view *level, uint32_t page_size, uint64_t begin,
+                        uint64_t end, struct attnd_fault *fault);
+int attnd_admit_indices(const struct attnd_level_view *level, uint32_t pool_pages, uint64_t begin,
+                        uint64_t end, struct attnd_fault *fault);
 int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *level,
-                     uint32_t page_size, struct attnd_fault *fault);
-
-/** attnd_admit_indptr() - from 0, monotonic, last equals @total. */
-int attnd_admit_indptr(const int32_t *indptr, uint32_t entries, uint32_t total,
-                       enum attnd_field field, struct attnd_fault *fault);
+                     uint32_t page_size, uint64_t begin, uint64_t end, struct attnd_fault *fault);
 
 #endif

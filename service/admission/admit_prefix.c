@@ -52,16 +52,18 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
     uint64_t keys = sqe->blocks + (sqe->flags & ATTND_PREFIX_PARENT ? UINT64_C(1) : 0);
     uint64_t words = keys * KEY_WORDS;
     uint64_t copied = words + (opcode == ATTND_OP_PREFIX_PUBLISH ? sqe->pages : 0);
+    *view = (struct attnd_prefix_view){.blocks = sqe->blocks};
+    if (words == 0) /* no key, and so no page: there is nothing to point to */
+        return 0;
     if (attnd_staging_reserve(staging, words + sqe->pages, fault))
         return -ATTND_E_NO_MEMORY;
     code = attnd_arena_copy(&source, sqe->arrays_offset_bytes, copied * sizeof(int32_t),
                             sizeof(uint64_t), 0, staging->words, fault);
     if (code)
         return code;
-    assert(staging->words || copied == 0);
+    assert(staging->words);
 
     const struct attnd_block_key *key = (const void *)staging->words;
-    view->blocks = sqe->blocks;
     view->parent = sqe->flags & ATTND_PREFIX_PARENT ? key : NULL;
     view->keys = key + (view->parent != NULL);
     view->pages = staging->words + words;

@@ -86,6 +86,15 @@ static void print_service(FILE *out, const Attnd__Status *status)
         (double)status->fused_runs);
     one(out, "busy_seconds_total", "counter", "Time of tile workers.",
         (double)status->busy_ns / 1e9);
+    one(out, "loop_pieces_total", "counter", "Pieces of work of the daemon's thread for clients.",
+        (double)status->loop_pieces);
+    one(out, "loop_pieces_over_total", "counter", "Of them, longer than their budget.",
+        (double)status->loop_pieces_over);
+    one(out, "loop_longest_seconds", "gauge", "The longest of them.",
+        (double)status->loop_longest_ns / 1e9);
+    one(out, "closing", "gauge", "Files and memory that were given back and are being closed.",
+        (double)status->closing);
+    one(out, "closing_bytes", "gauge", "What they hold.", (double)status->closing_bytes);
     one(out, "heap_bytes", "gauge", "Memory for plans.", (double)status->heap_bytes);
     one(out, "heap_used_bytes", "gauge", "Of it, used.", (double)status->heap_used_bytes);
     one(out, "host_memory_bytes", "gauge", "Host memory of all sessions.",
@@ -151,6 +160,11 @@ static double memory(const Attnd__SessionStatus *session)
     return (double)session->memory_bytes;
 }
 
+static double loop(const Attnd__SessionStatus *session)
+{
+    return (double)session->loop_ns / 1e9;
+}
+
 static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     static const struct {
@@ -162,6 +176,7 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
         {"session_busy_seconds_total", "counter", "Time of tile workers.", busy},
         {"session_kv_shared_bytes_total", "counter",
          "Keys and values not read, because requests share them.", shared},
+        {"session_loop_seconds_total", "counter", "Time of the daemon's thread.", loop},
         {"session_faults_total", "counter", "Operations that ended with an error.", faults},
         {"session_in_flight", "gauge", "Operations accepted and not completed.", in_flight},
         {"session_oldest_seconds", "gauge", "Age of the oldest one.", oldest},

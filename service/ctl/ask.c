@@ -145,9 +145,10 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
         fprintf(out,
                 "attnctl: session %" PRId64 " is another user's: root and the service's user may\n",
                 fault.value);
-    else if (fault.code == -ATTND_E_PERMISSION && fault.field == ATTND_F_WEIGHT)
+    else if (fault.code == -ATTND_E_PERMISSION &&
+             (fault.field == ATTND_F_WEIGHT || fault.field == ATTND_F_DAEMON_UID))
         fprintf(out, "attnctl: only root and the service's user, %" PRId64 ", may do this\n",
-                fault.limit);
+                fault.field == ATTND_F_WEIGHT ? fault.limit : fault.value);
     else
         fprintf(out, "attnctl: the service answers %s\n",
                 attnd_fault_string(&fault, text, sizeof(text)));
@@ -166,8 +167,10 @@ enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *reque
         code = attnctl_refused(stderr, *reply);
     else if (wanted != ATTND__REPLY__RESULT__NOT_SET && (*reply)->result_case != wanted)
         code = attnctl_explain(stderr, socket_path, -ATTND_E_PROTOCOL);
-    if (code != ATTNCTL_EXIT_OK)
+    if (code != ATTNCTL_EXIT_OK) {
         attnd__reply__free_unpacked(*reply, NULL);
+        *reply = NULL;
+    }
     return code;
 }
 

@@ -166,13 +166,14 @@ static void print_streams(FILE *out, const Attnd__Status *status)
         if (!session->has_prepared)
             continue;
         if (!printed++)
-            fprintf(out, "\n%7s %8s %10s %9s %9s  %s\n", "session", "prepared", "launched",
-                    "busy s", "errors", "last error");
-        fprintf(out, "%7" PRIu32 " %8" PRIu32 " %10" PRIu64 " %9.2f %9" PRIu32, session->session,
-                session->prepared, session->launches, (double)session->launch_busy_ns / 1e9,
-                session->launch_errors);
+            fprintf(out, "\n%7s %8s %10s %9s %9s  %-9s %s\n", "session", "prepared", "launched",
+                    "busy s", "errors", "executor", "why, and the last error");
+        fprintf(out, "%7" PRIu32 " %8" PRIu32 " %10" PRIu64 " %9.2f %9" PRIu32 "  %-9s %s",
+                session->session, session->prepared, session->launches,
+                (double)session->launch_busy_ns / 1e9, session->launch_errors,
+                or_dash(session->executor), or_dash(session->executor_why));
         if (session->has_launch_error)
-            fprintf(out, "  %s on lane %" PRIu32, attnd_error_name((int)session->launch_error),
+            fprintf(out, "; %s on lane %" PRIu32, attnd_error_name((int)session->launch_error),
                     session->launch_error_lane);
         fputc('\n', out);
     }

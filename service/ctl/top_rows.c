@@ -61,10 +61,32 @@ static void fill_row(struct attnctl_row *row, const Attnd__SessionStatus *before
                                 .memory_bytes = now->memory_bytes};
     if (seconds > 0) {
         row->runs_per_s = (double)since(runs(before), runs(now)) / seconds;
+        row->loop = (double)since(before ? before->loop_ns : 0, now->loop_ns) / 1e9 / seconds;
         row->faults_per_s = (double)since(before ? before->faults : 0, now->faults) / seconds;
     }
     row->share = (double)since(busy_ns(before), busy_ns(now));
     fill_latency(row, before ? before->latency : NULL, now->latency);
+}
+
+static uint64_t user_loop_ns(const Attnd__Status *status, uint32_t uid)
+{
+    for (size_t i = 0; status && i < status->n_users; i++)
+        if (status->users[i]->uid == uid)
+            return status->users[i]->loop_ns;
+    return 0;
+}
+
+static void fill_users(struct attnctl_top *top, const Attnd__Status *before)
+{
+    const Attnd__Status *now = top->now;
+
+    top->users_count = 0;
+    for (size_t i = 0; i < now->n_users && top->users_count < ATTNCTL_USERS_MAX; i++) {
+        const uint32_t uid = now->users[i]->uid;
+        const uint64_t spent_ns = since(user_loop_ns(before, uid), now->users[i]->loop_ns);
+        top->users[top->users_count++] = (struct attnctl_user){
+            .uid = uid, .loop = top->seconds > 0 ? (double)spent_ns / 1e9 / top->seconds : 0};
+    }
 }
 
 static int larger_share_first(const void *one, const void *other)
@@ -95,6 +117,7 @@ void attnctl_top_compare(const Attnd__Status *before, const Attnd__Status *now,
     }
     for (uint32_t i = 0; i < top->count; i++)
         top->rows[i].share = all > 0 ? top->rows[i].share / all : 0;
+    fill_users(top, before);
     qsort(top->rows, top->count, sizeof(top->rows[0]), larger_share_first);
 }
 
@@ -110,32 +133,49 @@ void attnctl_top_print(FILE *out, const struct attnctl_top *top)
             now->worker_restarts, now->queue_runs, now->queue_waiting);
     if (now->has_sms_resident)
         fprintf(out, "; %" PRIu32 " of %" PRIu32 " SMs", now->sms_resident, now->sms);
-    fprintf(out, "\n%7s %7s %-16s %9s %6s %9s %8s %8s %8s %8s %9s %10s\n", "session", "pid", "name",
-            "runs/s", "share", "in flight", "oldest", "p50", "p99", "faults/s", "pages", "memory");
+    fprintf(out, "\n%7s %7s %-16s %8s %6s %6s %9s %8s %8s %8s %8s %8s %9s\n", "session", "pid",
+            "name", "runs/s", "share", "loop", "in flight", "oldest", "p50", "p99", "faults/s",
+            "pages", "memory");
     for (uint32_t i = 0; i < top->count; i++) {
         const struct attnctl_row *row = &top->rows[i];
         fprintf(out,
-                "%7" PRIu32 " %7" PRIu32 " %-16.16s %9.1f %5.1f%% %9" PRIu32
-                " %8s %8s %8s %8.1f %9" PRIu64 " %10s%s\n",
+                "%7" PRIu32 " %7" PRIu32 " %-16.16s %8.1f %5.1f%% %5.1f%% %9" PRIu32
+                " %8s %8s %8s %8.1f %8" PRIu64 " %9s%s\n",
                 row->session, row->pid, row->name, row->runs_per_s, 100.0 * row->share,
-                row->in_flight, attnctl_time_text(row->oldest_us * 1000, age, sizeof(age)),
+                100.0 * row->loop, row->in_flight,
+                attnctl_time_text(row->oldest_us * 1000, age, sizeof(age)),
                 attnctl_time_text(row->p50_ns, p50, sizeof(p50)),
                 attnctl_time_text(row->p99_ns, p99, sizeof(p99)), row->faults_per_s, row->pages,
                 attnctl_bytes(row->memory_bytes, memory, sizeof(memory)),
                 row->dying ? " (ending)" : "");
     }
+    for (uint32_t i = 0; i < top->users_count && top->users_count > 1; i++)
+        fprintf(out, "user %-26" PRIu32 " %8s %6s %5.1f%%\n", top->users[i].uid, "", "",
+                100.0 * top->users[i].loop);
 }
 
 static json_t *row_json(const struct attnctl_row *row)
 {
-    return json_pack(
-        "{sI sI so sI so so so so so so so so sb}", "session", (json_int_t)row->session, "pid",
-        (json_int_t)row->pid, "name", attnd_json_text(row->name), "in_flight",
-        (json_int_t)row->in_flight, "runs_per_s", attnd_json_real(row->runs_per_s), "faults_per_s",
-        attnd_json_real(row->faults_per_s), "share", attnd_json_real(row->share), "p50_ns",
-        attnd_json_count(row->p50_ns), "p99_ns", attnd_json_count(row->p99_ns), "oldest_us",
-        attnd_json_count(row->oldest_us), "pages_leased", attnd_json_count(row->pages),
-        "memory_bytes", attnd_json_count(row->memory_bytes), "dying", (int)row->dying);
+    return json_pack("{sI sI so sI so so so so so so so so so sb}", "session",
+                     (json_int_t)row->session, "pid", (json_int_t)row->pid, "name",
+                     attnd_json_text(row->name), "in_flight", (json_int_t)row->in_flight,
+                     "runs_per_s", attnd_json_real(row->runs_per_s), "faults_per_s",
+                     attnd_json_real(row->faults_per_s), "share", attnd_json_real(row->share),
+                     "loop", attnd_json_real(row->loop), "p50_ns", attnd_json_count(row->p50_ns),
+                     "p99_ns", attnd_json_count(row->p99_ns), "oldest_us",
+                     attnd_json_count(row->oldest_us), "pages_leased", attnd_json_count(row->pages),
+                     "memory_bytes", attnd_json_count(row->memory_bytes), "dying", (int)row->dying);
+}
+
+static json_t *users_json(const struct attnctl_top *top)
+{
+    json_t *users = json_array();
+
+    for (uint32_t i = 0; users && i < top->users_count; i++)
+        (void)json_array_append_new(users,
+                                    json_pack("{sI so}", "uid", (json_int_t)top->users[i].uid,
+                                              "loop", attnd_json_real(top->users[i].loop)));
+    return users;
 }
 
 json_t *attnctl_top_json(const struct attnctl_top *top)
@@ -148,9 +188,9 @@ json_t *attnctl_top_json(const struct attnctl_top *top)
             json_decref(rows);
             return NULL;
         }
-    return json_pack("{so sI sI sI sI sI so}", "seconds", attnd_json_real(top->seconds),
+    return json_pack("{so sI sI sI sI sI so so}", "seconds", attnd_json_real(top->seconds),
                      "queue_runs", (json_int_t)now->queue_runs, "queue_waiting",
                      (json_int_t)now->queue_waiting, "worker_restarts",
                      (json_int_t)now->worker_restarts, "sms", (json_int_t)now->sms, "sms_resident",
-                     (json_int_t)now->sms_resident, "sessions", rows);
+                     (json_int_t)now->sms_resident, "sessions", rows, "users", users_json(top));
 }

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -35,13 +36,33 @@
 
 static void read_pause(struct attnd_client *client);
 
+/* The item of a datagram that waits. The socket is not looked at meanwhile. */
+static int serve_call(struct attnd_work *work)
+{
+    struct attnd_client *client =
+        (struct attnd_client *)(void *)((char *)work - offsetof(struct attnd_client, call));
+    const int rc = attnd_control_serve(client);
+
+    if (rc == ATTND_CONTROL_AGAIN)
+        return 1;
+    if (rc == ATTND_CONTROL_PAUSE)
+        read_pause(client);
+    else if (client->socket_watch &&
+             attnd_loop_resume(client->service->loop, client->socket_watch) < 0)
+        attnd_client_end(client);
+    return 0;
+}
+
 static void on_socket(void *context, uint32_t poll_events)
 {
     struct attnd_client *client = context;
-    if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
+    if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) {
         attnd_client_end(client);
-    else if (poll_events & POLLIN && attnd_control_serve(client))
-        read_pause(client);
+    } else if (poll_events & POLLIN) {
+        attnd_work_start(&client->service->works, &client->account, &client->call);
+        if (attnd_work_waits(&client->call))
+            attnd_loop_pause(client->service->loop, client->socket_watch);
+    }
 }
 
 static int watch_socket(struct attnd_client *client, uint32_t events)
@@ -108,6 +129,8 @@ static int identify(struct attnd_client *client)
     client->pid = credentials.pid;
     client->uid = credentials.uid;
     client->allowed = attnd_accept_allows(&client->service->options, credentials.uid);
+    client->account.user = attnd_work_user(&client->service->works, credentials.uid);
+    client->call.go = serve_call;
 
     bytes = sizeof(client->pidfd);
     if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd, &bytes) == 0)
@@ -130,6 +153,34 @@ static int watch(struct attnd_client *client)
     return rc == 0 && (client->pidfd < 0 || client->pidfd_watch) && client->hello_timer
                ? 0
                : -ATTND_E_NO_MEMORY;
+}
+
+static uint32_t visitors_of(const struct attnd_service *service, uid_t uid)
+{
+    uint32_t count = 0;
+
+    for (const struct attnd_client *at = service->visitors; at; at = at->next)
+        count += at->allowed && at->uid == uid;
+    return count;
+}
+
+/* Where no place is left for the next one: the visitor that has waited longest of the user that has
+ * the most. So many users together keep out nobody either. */
+static struct attnd_client *of_the_largest(const struct attnd_service *service)
+{
+    struct attnd_client *found = NULL;
+    uint32_t most = 0;
+
+    if (service->visitors_count < ATTND_VISITORS_MAX)
+        return NULL;
+    for (struct attnd_client *at = service->visitors; at; at = at->next) {
+        const uint32_t count = at->allowed ? visitors_of(service, at->uid) : 0;
+        if (count < most)
+            continue;
+        most = count;
+        found = at; /* new ones are in front of the list */
+    }
+    return found;
 }
 
 /* The visitor that has waited longest of those that count against @client's share, if they are
@@ -156,7 +207,7 @@ static struct attnd_client *one_too_many(const struct attnd_client *client)
         return strangers > STRANGERS_MAX ? stranger : NULL;
     if (process > PROCESS_VISITORS_MAX)
         return of_process;
-    return user > USER_VISITORS_MAX ? of_user : NULL;
+    return user > USER_VISITORS_MAX ? of_user : of_the_largest(client->service);
 }
 
 static void welcome(struct attnd_service *service, int fd)
@@ -188,10 +239,21 @@ static void welcome(struct attnd_service *service, int fd)
 
 static void on_connection(void *context, uint32_t poll_events);
 
+/* Both are made at the start: what keeps the door open needs no memory. */
+static void resume_accepting(void *context)
+{
+    struct attnd_service *service = context;
+    if (attnd_loop_resume(service->loop, service->listen_watch) < 0)
+        attnd_loop_timer_set(service->loop, service->listen_timer,
+                             attnd_clock_ns() + ACCEPT_PAUSE_NS);
+}
+
 void attnd_accept_start(struct attnd_service *service)
 {
-    service->listen_watch =
-        attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN, on_connection, service);
+    service->listen_timer = attnd_loop_timer_new(service->loop, resume_accepting, service);
+    if (service->listen_timer)
+        service->listen_watch =
+            attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN, on_connection, service);
     if (!service->listen_watch)
         attnd_log(ATTND_LOG_ERROR, "no memory to listen: nobody can connect");
 }
@@ -203,21 +265,11 @@ void attnd_accept_stop(struct attnd_service *service)
     service->listen_watch = service->listen_timer = NULL;
 }
 
-static void resume_accepting(void *context)
-{
-    struct attnd_service *service = context;
-    service->listen_timer = NULL;
-    attnd_accept_start(service);
-}
-
 /* Out of descriptors: the connection stays pending and would wake the loop again at once. */
 static void pause_accepting(struct attnd_service *service)
 {
-    uint64_t when_ns = attnd_clock_ns() + ACCEPT_PAUSE_NS;
-    attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
-    service->listen_watch = NULL;
-    service->listen_timer =
-        attnd_loop_watch_timer(service->loop, when_ns, resume_accepting, service);
+    attnd_loop_pause(service->loop, service->listen_watch);
+    attnd_loop_timer_set(service->loop, service->listen_timer, attnd_clock_ns() + ACCEPT_PAUSE_NS);
 }
 
 static void on_connection(void *context, uint32_t poll_events)

@@ -89,3 +89,20 @@ uint64_t attnd_machine_memory_bytes(void)
 
     return group_bytes < bytes ? group_bytes : bytes;
 }
+
+/* Code, stacks and tables of both processes. */
+#define PROGRAMS_BYTES (UINT64_C(64) << 20)
+
+struct attnd_budgets attnd_machine_budgets(uint64_t machine_bytes, uint64_t own_bytes,
+                                           uint64_t cache_bytes)
+{
+    const uint64_t least_bytes = machine_bytes / 4;
+
+    own_bytes += PROGRAMS_BYTES;
+    uint64_t left_bytes =
+        own_bytes < machine_bytes - least_bytes ? machine_bytes - own_bytes : least_bytes;
+    left_bytes = cache_bytes < left_bytes ? left_bytes - cache_bytes : 0;
+    return (struct attnd_budgets){.host_bytes = left_bytes / 4 * 3,
+                                  .session_bytes = left_bytes / 2,
+                                  .daemon_bytes = left_bytes / 8};
+}

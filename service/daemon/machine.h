@@ -17,4 +17,20 @@ uint64_t attnd_machine_memory_bytes(void);
  */
 uint64_t attnd_machine_group_bytes(const char *groups, const char *root);
 
+/* What is given out where nobody says how much. */
+struct attnd_budgets {
+    uint64_t host_bytes;    /* made and registered by all sessions */
+    uint64_t session_bytes; /* of it, of one session */
+    uint64_t daemon_bytes;  /* the daemon's own, for all sessions */
+};
+
+/**
+ * attnd_machine_budgets() - budgets that fit into @machine_bytes together with what is there anyway
+ * @own_bytes:   heap and scratch
+ * @cache_bytes: host memory below prefix trees
+ * All of it together is no more than the machine has, if a quarter of it is left beside @own_bytes.
+ */
+struct attnd_budgets attnd_machine_budgets(uint64_t machine_bytes, uint64_t own_bytes,
+                                           uint64_t cache_bytes);
+
 #endif

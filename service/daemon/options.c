@@ -10,6 +10,7 @@
 #include "service/daemon/options.h"
 
 #include "ipc/socket_path.h"
+#include "persistent/backend.h"
 #include "persistent/modules.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
@@ -81,6 +82,7 @@ static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
 static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
 static const char *const cascades[] = {"off", "hint", "auto", NULL};
 static const char *const fusions[] = {"off", "sm-split", "auto", NULL};
+static const char *const executors[] = {"auto", "engine", "service", NULL};
 static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
 
 #define AT(member) offsetof(struct attnd_options, member)
@@ -96,6 +98,7 @@ static const struct {
              {KEY_RESIDENCY, "residency", residencies, AT(residency)},
              {KEY_CASCADE, "cascade", cascades, AT(cascade)},
              {KEY_FUSION, "fusion", fusions, AT(fusion)},
+             {KEY_EXECUTE, "execute", executors, AT(execute)},
              {KEY_INJECT, "inject", faults, AT(inject)}};
 
 /* 0..@most, into a uint32_t. */
@@ -377,20 +380,16 @@ static const struct argp parser = {.options = attnd_option_list,
 
 void attnd_options_default(struct attnd_options *options)
 {
-    const uint64_t machine_bytes = attnd_machine_memory_bytes();
-
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
                                       .cascade = "auto",
                                       .fusion = "auto",
+                                      .execute = "auto",
                                       .watchdog_s = 3,
                                       .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
                                       .log_level = ATTND_LOG_INFO};
-    options->memory_max_bytes = machine_bytes / 2;
-    options->host_memory_max_bytes = machine_bytes / 4 * 3;
-    options->daemon_memory_max_bytes = machine_bytes / 8;
     for (const struct argp_option *option = attnd_option_list; option->name; option++)
         if (is_setting(option->key))
             options->settings[options->settings_count++] =
@@ -435,21 +434,33 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
     return take(&state, option->key, (char *)(uintptr_t)value, origin_file) ? 0 : -ATTND_E_UNKNOWN;
 }
 
-/* The share of prefix trees is not there for sessions, unless somebody says so. */
-static void leave_host_cache(struct attnd_options *options)
+static int is_default(struct attnd_options *options, int key)
 {
-    const struct attnd_setting *setting = setting_of(options, KEY_HOST_MEMORY_MAX);
+    return setting_of(options, key)->origin == origin_default;
+}
 
-    if (setting->origin == origin_default)
-        options->host_memory_max_bytes =
-            (attnd_machine_memory_bytes() - options->host_cache_bytes) / 4 * 3;
+/* Of what heap, scratch and the share of prefix trees leave, unless somebody says so. */
+static void fit_budgets(struct attnd_options *options)
+{
+    const uint64_t scratch_bytes =
+        options->scratch_bytes ? options->scratch_bytes : ATTND_SCRATCH_BYTES;
+    const struct attnd_budgets budgets =
+        attnd_machine_budgets(attnd_machine_memory_bytes(), options->heap_bytes + scratch_bytes,
+                              options->host_cache_bytes);
+
+    if (is_default(options, KEY_HOST_MEMORY_MAX))
+        options->host_memory_max_bytes = budgets.host_bytes;
+    if (is_default(options, KEY_MEMORY_MAX))
+        options->memory_max_bytes = budgets.session_bytes;
+    if (is_default(options, KEY_DAEMON_MEMORY_MAX))
+        options->daemon_memory_max_bytes = budgets.daemon_bytes;
 }
 
 int attnd_options_finish(struct attnd_options *options)
 {
     const char *given = getenv("ATTND_SOCKET");
 
-    leave_host_cache(options);
+    fit_budgets(options);
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
     if (options->socket_path[0])

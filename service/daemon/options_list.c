@@ -44,6 +44,11 @@ const struct argp_option attnd_option_list[] = {
      "(default: "
      "auto)",
      2},
+    {"execute", KEY_EXECUTE, "WHO", 0,
+     "Who executes the runs that an engine's stream launches, where the session does not say: "
+     "engine (a kernel in that stream), service (the worker), or auto: the engine where the worker "
+     "is a GPU's and the kernels' files are there (default: auto)",
+     2},
     {"rates", KEY_RATES, "LIST", 0,
      "What plans are made with: GFLOP/s of one worker, GB/s that one reads of the memory, GB/s of "
      "the L2, and GB/s of all together, with commas between them; or auto: what the first "
@@ -62,16 +67,19 @@ const struct argp_option attnd_option_list[] = {
      3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
      "Host memory of one session at most: what the service makes for it, and what it registers "
-     "(default: half of the machine's memory, or of the control group's)",
+     "(default: half of what heap, scratch and --host-cache leave of the machine's memory, or of "
+     "the "
+     "control group's)",
      3},
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
-     "(default: three quarters of the machine's memory, or of the control group's, less what "
-     "--host-cache may have)",
+     "(default: three quarters of what heap, scratch and --host-cache leave of the machine's "
+     "memory, "
+     "or of the control group's)",
      3},
     {"daemon-memory-max", KEY_DAEMON_MEMORY_MAX, "SIZE", 0,
      "The daemon's own memory for all sessions together: leases, plans, batches that wait, tickets "
-     "(default: an eighth of the machine's memory, or of the control group's). Of this, of the "
+     "(default: an eighth of what is left as for --memory-max). Of this, of the "
      "heap, of pools, tickets and registered memories one session may have half; where several "
      "users are admitted one user may have half, and a session half of that",
      3},

@@ -33,6 +33,7 @@ enum attnd_option_key {
     KEY_RESERVE,
     KEY_CASCADE,
     KEY_FUSION,
+    KEY_EXECUTE,
     KEY_RATES,
     KEY_WATCHDOG,
     KEY_INJECT,

@@ -2,7 +2,9 @@
  * scrape.c - as much HTTP as a scraper of metrics speaks: one request, one answer, the end.
  *
  * The loop has one thread and waits for nobody. A scraper is read and written as far as its socket
- * goes, and is dropped when its 5 s are over or when many newer ones have come. The text is made at
+ * goes, at once if its request is there already. It is dropped when its 5 s are over. Where there
+ * are too many, the oldest goes of the process that has the most. Over loopback nobody says which
+ * process it is: there a connection is not seen before its request is. The text is made at
  * most four times a second, whatever many ask: a process that asks for nothing else costs the
  * service no more than that and a copy.
  *
@@ -21,6 +23,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +36,8 @@
 #define FRESH_NS 250000000u
 #define PAUSE_NS 100000000u
 #define REQUEST_BYTES 8192u
-#define BACKLOG 16
+#define BACKLOG 128
+#define REQUEST_S 5 /* for which the kernel keeps a connection over loopback that says nothing */
 
 struct scraper {
     struct attnd_scrape *scrape;
@@ -42,6 +46,7 @@ struct scraper {
     uint32_t holds; /* watches that the loop has not let go of; one more until it is over */
     int fd;
     uid_t uid;    /* of the unix socket's peer */
+    pid_t pid;    /* likewise; 0: not known */
     char *answer; /* NULL: the request is not read yet */
     size_t answer_bytes, sent_bytes, request_bytes;
     char request[REQUEST_BYTES];
@@ -251,12 +256,13 @@ static void on_readable(void *context, uint32_t poll_events)
 
 /* ---- the door ---- */
 
-static int admitted(const struct attnd_scrape *scrape, int fd, uid_t *uid)
+static int admitted(const struct attnd_scrape *scrape, int fd, uid_t *uid, pid_t *pid)
 {
     struct ucred peer;
     socklen_t bytes = sizeof(peer);
 
     *uid = ATTND_DISCARD_STRANGERS;
+    *pid = 0;
     if (!scrape->path[0])
         return 1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
@@ -264,21 +270,48 @@ static int admitted(const struct attnd_scrape *scrape, int fd, uid_t *uid)
     if (peer.uid != 0 && !attnd_accept_allows(&scrape->service->options, peer.uid))
         return 0;
     *uid = peer.uid;
+    *pid = peer.pid;
     return !attnd_discard_full(peer.uid);
+}
+
+static uint32_t scrapers_of(const struct attnd_scrape *scrape, pid_t pid)
+{
+    uint32_t count = 0;
+
+    for (const struct scraper *at = scrape->scrapers; at; at = at->next)
+        count += at->pid == pid;
+    return count;
+}
+
+/* The oldest of the process that has the most. */
+static struct scraper *one_too_many(const struct attnd_scrape *scrape)
+{
+    struct scraper *found = NULL;
+    uint32_t most = 0;
+
+    for (struct scraper *at = scrape->scrapers; at; at = at->next) {
+        const uint32_t count = scrapers_of(scrape, at->pid);
+        if (count < most)
+            continue;
+        most = count;
+        found = at; /* new ones are in front */
+    }
+    return found;
 }
 
 static void welcome(struct attnd_scrape *scrape, int fd)
 {
     struct attnd_loop *loop = scrape->service->loop;
     uid_t uid;
-    struct scraper *scraper = admitted(scrape, fd, &uid) ? calloc(1, sizeof(*scraper)) : NULL;
+    pid_t pid;
+    struct scraper *scraper = admitted(scrape, fd, &uid, &pid) ? calloc(1, sizeof(*scraper)) : NULL;
 
     if (!scraper) {
         close_peer(scrape, uid, fd);
         return;
     }
     *scraper = (struct scraper){
-        .scrape = scrape, .next = scrape->scrapers, .holds = 1, .fd = fd, .uid = uid};
+        .scrape = scrape, .next = scrape->scrapers, .holds = 1, .fd = fd, .uid = uid, .pid = pid};
     scrape->scrapers = scraper;
     scrape->scrapers_count++;
     scraper->watch = attnd_loop_watch_fd(loop, fd, POLLIN, on_readable, scraper);
@@ -286,31 +319,40 @@ static void welcome(struct attnd_scrape *scrape, int fd)
         attnd_loop_watch_timer(loop, attnd_clock_ns() + PATIENCE_NS, on_timer, scraper);
     if (!scraper->watch || !scraper->timer) {
         end(scraper);
-    } else if (scrape->scrapers_count > SCRAPERS_MAX) {
-        while (scraper->next)
-            scraper = scraper->next;
-        end(scraper);
+        return;
     }
+    struct scraper *gone = scrape->scrapers_count > SCRAPERS_MAX ? one_too_many(scrape) : NULL;
+    if (gone)
+        end(gone);
+    if (gone != scraper)
+        on_readable(scraper, POLLIN);
 }
 
 static void on_connection(void *context, uint32_t poll_events);
 
-static void watch_door(void *context)
+static void reopen_door(void *context)
 {
     struct attnd_scrape *scrape = context;
 
-    scrape->timer = NULL;
-    scrape->watch = attnd_loop_watch_fd(scrape->service->loop, scrape->listener.fd, POLLIN,
-                                        on_connection, scrape);
+    if (attnd_loop_resume(scrape->service->loop, scrape->watch) < 0)
+        attnd_loop_timer_set(scrape->service->loop, scrape->timer, attnd_clock_ns() + PAUSE_NS);
+}
+
+static void watch_door(struct attnd_scrape *scrape)
+{
+    struct attnd_loop *loop = scrape->service->loop;
+
+    scrape->timer = attnd_loop_timer_new(loop, reopen_door, scrape);
+    if (scrape->timer)
+        scrape->watch =
+            attnd_loop_watch_fd(loop, scrape->listener.fd, POLLIN, on_connection, scrape);
 }
 
 /* Out of descriptors, or of room to close some: it would wake the loop again at once. */
 static void pause_door(struct attnd_scrape *scrape)
 {
-    attnd_loop_unwatch(scrape->service->loop, scrape->watch, NULL, NULL);
-    scrape->watch = NULL;
-    scrape->timer = attnd_loop_watch_timer(scrape->service->loop, attnd_clock_ns() + PAUSE_NS,
-                                           watch_door, scrape);
+    attnd_loop_pause(scrape->service->loop, scrape->watch);
+    attnd_loop_timer_set(scrape->service->loop, scrape->timer, attnd_clock_ns() + PAUSE_NS);
 }
 
 static void on_connection(void *context, uint32_t poll_events)
@@ -331,13 +373,14 @@ static void on_connection(void *context, uint32_t poll_events)
 
 static int listen_loopback(struct attnd_scrape *scrape, struct sockaddr_in *address)
 {
-    const int yes = 1;
+    const int yes = 1, patience_s = REQUEST_S;
     socklen_t bytes = sizeof(*address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     scrape->listener.fd = fd;
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) < 0 ||
         bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &patience_s, sizeof(patience_s)) < 0 ||
         listen(fd, BACKLOG) < 0 || getsockname(fd, (struct sockaddr *)address, &bytes) < 0)
         return -ATTND_E_SYSTEM;
     attnd_log(ATTND_LOG_INFO, "metrics at http://127.0.0.1:%u/metrics", ntohs(address->sin_port));

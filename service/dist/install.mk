@@ -75,7 +75,9 @@ install: all install-man
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
 	  client/attnd_prefix.h client/attnd_tables.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
-	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
+	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
+	test ! -d $(BUILD)/kernels || \
+	  install -Dm644 -t $(DEST)/lib/attnd/kernels $(BUILD)/kernels/*.fatbin
 	install -d $(DEST)/share/attnd
 	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system
@@ -100,7 +102,7 @@ uninstall:
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))
 	rm -f $(DEST)/share/zsh/site-functions/_attnd
-	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd $(DEST)/share/attnd
+	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd $(DEST)/share/attnd $(DEST)/lib/attnd
 	if cmp -s service/dist/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; then \
 	  rm -f $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; \
 	  rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/attnd; fi

@@ -7,6 +7,7 @@
 #ifndef ATTND_SERVICE_OBJECTS_CLIENT_H
 #define ATTND_SERVICE_OBJECTS_CLIENT_H
 
+#include "ipc/closer.h"
 #include "ipc/discard.h"
 #include "ipc/ring.h"
 #include "ipc/shm.h"
@@ -14,6 +15,7 @@
 #include "service/service.h"
 
 struct attnd_attachment;    /* pool.h */
+struct attnd_courier_line;  /* ipc/courier.h */
 struct attnd_plan_object;   /* planobj.h */
 struct attnd_prefix_handle; /* prefix/prefix.h */
 struct attnd_client_lanes;  /* sched/lanes.h */
@@ -27,6 +29,7 @@ enum attnd_client_state {
 };
 
 struct attnd_client {
+    struct attnd_closing closing; /* first: of its segments, at the very end */
     struct attnd_service *service;
     uint32_t id;
     enum attnd_client_state state;
@@ -37,7 +40,15 @@ struct attnd_client {
     int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    char ending[96]; /* why the service ended it; "": it did not */
+    char ending[96];                             /* why the service ended it; "": it did not */
+    struct attnd_account account;                /* of the thread's time */
+    struct attnd_courier_line *knocks, *replies; /* wakes.c; NULL: it is woken by the loop */
+    struct attnd_work call;                      /* a datagram of it waits to be served */
+    uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
+    size_t again_bytes;
+    uint32_t again_done;        /* how far it is, as its handler counts */
+    struct attnd_work end;      /* what is left of it is given back */
+    uint32_t end_stage, end_at; /* session.c: how far that is */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;        /* among visitors, or among the drained */

@@ -11,6 +11,10 @@
  * are collected by AND (attnd_admit_leased()). Admission looks them up while it copies the ids;
  * what it found holds at the set's step too if the session gave up no lease meanwhile (releases).
  *
+ * Whoever attached for reading has one lease of a page in the pool's count, however often it found
+ * the page, and of no more than half of the pages, all readers together. Otherwise readers could
+ * use up the count of a page, or keep its owner from every page.
+ *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
 #include "service/objects/lease.h"
@@ -52,11 +56,17 @@ static int32_t take_free(struct attnd_pool *pool)
     return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
 }
 
+int attnd_lease_make_room(struct attnd_pool *pool, uint32_t count, uint32_t most)
+{
+    const uint32_t there = attnd_lease_free_count(pool);
+
+    return count > there && pool->keeper && pool->keeper->evict(pool, count - there, most) &&
+           count > attnd_lease_free_count(pool);
+}
+
 int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages)
 {
-    /* Pages that only the keeper holds are as good as free. */
-    if (count > attnd_lease_free_count(pool) && pool->keeper)
-        pool->keeper->evict(pool, count - attnd_lease_free_count(pool));
+    (void)attnd_lease_make_room(pool, count, UINT32_MAX);
     if (count > attnd_lease_free_count(pool))
         return -ATTND_E_NO_SPACE;
     for (uint32_t i = 0; i < count; i++) {
@@ -145,7 +155,8 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
     return rc;
 }
 
-void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+/* Undoes attnd_lease_give(). */
+static void restore(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         attachment->held[pages[i]]--;
@@ -169,45 +180,153 @@ void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t co
     }
 }
 
-void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+/* The pool counts the session's lease of the page, the first one if it is a reader. */
+static void count_page(struct attnd_attachment *attachment, int more)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        assert(attachment->pool->leases[pages[i]] < ATTND_PAGE_LEASES_MAX);
-        attachment->pool->leases[pages[i]]++;
-        attachment->held[pages[i]]--;
+    if (attachment->writable)
+        return;
+    attachment->pages += (uint32_t)more;
+    attachment->pool->reader_pages += (uint32_t)more;
+}
+
+/* Return: 1; 0 a reader cannot find the page more often. */
+static int grant_one(struct attnd_attachment *attachment, int32_t page)
+{
+    int16_t *held = &attachment->held[page];
+
+    if (*held == -(int)ATTND_PAGE_LEASES_MAX)
+        return 0;
+    if (*held == 0)
+        count_page(attachment, 1);
+    if (*held == 0 || attachment->writable) {
+        assert(attachment->pool->leases[page] < ATTND_PAGE_LEASES_MAX);
+        attachment->pool->leases[page]++;
     }
-    attachment->held_count += count;
+    --*held;
+    attachment->held_count++;
+    return 1;
+}
+
+/* Gives up one that is held. */
+static void free_one(struct attnd_attachment *attachment, int32_t page)
+{
+    struct attnd_pool *pool = attachment->pool;
+    int16_t *held = &attachment->held[page];
+
+    ++*held;
+    attachment->held_count--;
+    if (*held == 0)
+        count_page(attachment, -1);
+    if (*held == 0 || attachment->writable)
+        page_left(pool, page, --pool->leases[page]);
+}
+
+static int has_share(const struct attnd_attachment *attachment)
+{
+    const struct attnd_pool *pool = attachment->pool;
+
+    return attachment->writable || pool->reader_pages <= pool->shape.pages / 2;
+}
+
+/* A lease of each page of a block, as the tree counts on. Return: 1; 0 they are given up again: the
+ * session has found one of them too often, or @enough says so. */
+static int grant_block(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                       int enough)
+{
+    uint8_t granted[ATTND_PREFIX_BLOCK_PAGES_MAX];
+
+    assert(count <= ATTND_PREFIX_BLOCK_PAGES_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        granted[i] = (uint8_t)grant_one(attachment, pages[i]);
+        enough |= !granted[i];
+    }
+    if (!enough && has_share(attachment))
+        return 1;
+    for (uint32_t i = 0; i < count; i++)
+        if (granted[i])
+            free_one(attachment, pages[i]);
+    return 0;
+}
+
+uint32_t attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages,
+                           uint32_t blocks, uint32_t block_pages)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t b = 0; b < blocks; b++)
+        kept += (uint32_t)grant_block(attachment, pages + (size_t)b * block_pages, block_pages,
+                                      kept < b);
+    return kept;
+}
+
+void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+{
+    struct attnd_pool *pool = attachment->pool;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const int has = attachment->held[pages[i]] != 0;
+        pool->leases[pages[i]]--; /* the ticket's, of which a reader that has the page needs none */
+        (void)grant_one(attachment, pages[i]);
+        if (has && !attachment->writable)
+            page_left(pool, pages[i], pool->leases[pages[i]]);
+    }
+}
+
+int attnd_lease_check_free(struct attnd_attachment *attachment, const int32_t *pages,
+                           uint32_t count, struct attnd_fault *fault)
+{
+    const int rc = attnd_lease_give(attachment, pages, count, fault); /* one may be named twice */
+
+    if (rc == 0)
+        restore(attachment, pages, count);
+    return rc;
 }
 
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
                      struct attnd_fault *fault)
 {
     struct attnd_pool *pool = attachment->pool;
-    int rc = attnd_lease_give(attachment, pages, count, fault);
+    int rc = attnd_lease_check_free(attachment, pages, count, fault);
     if (rc < 0)
         return rc;
-    attnd_lease_drop(pool, pages, count);
+    for (uint32_t i = 0; i < count; i++)
+        free_one(attachment, pages[i]);
     if (pool->keeper)
         pool->keeper->changed(pool);
     return 0;
 }
 
-void attnd_lease_drop_all(struct attnd_attachment *attachment)
+/* All leases of a page at once: a session may hold billions of a few pages. */
+static void drop_page(struct attnd_attachment *attachment, int32_t page)
 {
     struct attnd_pool *pool = attachment->pool;
+    const uint32_t held = (uint32_t)-attachment->held[page];
+    const uint32_t counted = attachment->writable ? held : 1;
+
+    if (!held)
+        return;
+    attachment->held[page] = 0;
+    attachment->held_count -= held;
+    count_page(attachment, -1);
+    assert(pool->leases[page] >= counted);
+    pool->leases[page] = (uint16_t)(pool->leases[page] - counted);
+    page_left(pool, page, pool->leases[page]);
+}
+
+int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_max)
+{
+    struct attnd_pool *pool = attachment->pool;
+    const uint32_t left = pool->shape.pages - attachment->dropped;
+    const uint32_t end = attachment->dropped + (left < pages_max ? left : pages_max);
+
     attachment->releases++;
-    /* A page at once: a session may hold billions of leases of a few pages. */
-    for (int32_t page = 0; attachment->held_count > 0; page++) {
-        uint32_t held = (uint32_t)-attachment->held[page];
-        attachment->held[page] = 0;
-        attachment->held_count -= held;
-        assert(pool->leases[page] >= held);
-        pool->leases[page] = (uint16_t)(pool->leases[page] - held);
-        if (held)
-            page_left(pool, page, pool->leases[page]);
-    }
+    while (attachment->held_count > 0 && attachment->dropped < end)
+        drop_page(attachment, (int32_t)attachment->dropped++);
+    if (attachment->held_count > 0)
+        return 1;
     if (pool->keeper)
         pool->keeper->changed(pool);
+    return 0;
 }
 
 uint32_t attnd_lease_count(const struct attnd_pool *pool)

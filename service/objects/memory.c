@@ -10,7 +10,7 @@
  */
 #include "service/objects/memory.h"
 
-#include "ipc/discard.h"
+#include "ipc/closer.h"
 #include "service/supervise/device.h"
 #include "service/supervise/supervise.h"
 
@@ -92,7 +92,7 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
 #define FDS_KEPT (4 * (ATTND_SESSIONS_MAX + ATTND_VISITORS_MAX) + 64)
 
 /* The kernel gives out the lowest that is free: so many are in use, or nearly. */
-static int check_fd(int fd, struct attnd_fault *fault)
+int attnd_memory_check_fd(int fd, struct attnd_fault *fault)
 {
     struct rlimit limit;
 
@@ -140,12 +140,52 @@ static struct attnd_memory *entry_new(struct attnd_service *service, struct attn
     return memory;
 }
 
+/* Allocated with the memory, so that the closer can always be given its descriptor. */
+struct attnd_memory_closing {
+    struct attnd_closing closing;
+    int fd;
+};
+
+static void close_fd(struct attnd_closing *closing)
+{
+    struct attnd_memory_closing *held = (struct attnd_memory_closing *)(void *)closing;
+
+    close(held->fd);
+    free(held);
+}
+
+/* Small files need none. Return: 0; -ATTND_E_NO_MEMORY. */
+static int make_closing(struct attnd_memory *memory)
+{
+    if (memory->fd < 0 || memory->size_bytes < LARGE_BYTES)
+        return 0;
+    memory->closing = calloc(1, sizeof(*memory->closing));
+    return memory->closing ? 0 : -ATTND_E_NO_MEMORY;
+}
+
+/* Of the last reference: the descriptor goes, now or soon. */
+static void let_go(struct attnd_memory *memory, int fd)
+{
+    struct attnd_memory_closing *closing = memory->closing;
+
+    memory->closing = NULL;
+    if (!closing) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    closing->fd = fd;
+    closing->closing = (struct attnd_closing){.close = close_fd, .bytes = memory->size_bytes};
+    attnd_closer_take(&closing->closing);
+}
+
 /* Nothing of it is left but that. */
 static void entry_free(struct attnd_service *service, struct attnd_memory *memory)
 {
     service->memories[memory->index] = NULL;
     if (memory->entries)
         attnd_quota_give(service, memory->payer, ATTND_QUOTA_MEMORIES, 1);
+    free(memory->closing);
     free(memory);
 }
 
@@ -153,7 +193,7 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
                      struct attnd_client *payer, int counts, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
-    int rc = check_fd(source->fd, fault);
+    int rc = attnd_memory_check_fd(source->fd, fault);
     if (rc < 0)
         return rc;
     struct attnd_memory *memory = entry_new(service, payer, fault);
@@ -164,7 +204,9 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
     memory->size_bytes = source->size_bytes;
     if (source->handle)
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
-    rc = map(service, memory);
+    rc = make_closing(memory);
+    if (rc == 0)
+        rc = map(service, memory);
     if (rc < 0) {
         attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, memory->index, 0);
         entry_free(service, memory);
@@ -276,13 +318,9 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     refund(service, memory);
     /* The worker may answer at once, and the object is gone then. */
     int fd = memory->fd;
-    int large = memory->size_bytes >= LARGE_BYTES;
     memory->fd = -1;
+    let_go(memory, fd);
     attnd_supervisor_unmap(service->supervisor, memory->index);
-    if (fd >= 0 && large)
-        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
-    else if (fd >= 0)
-        close(fd);
 }
 
 void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)

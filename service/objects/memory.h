@@ -6,23 +6,26 @@
 #define ATTND_SERVICE_OBJECTS_MEMORY_H
 
 #include "persistent/backend.h"
+#include "service/objects/intervals.h"
 #include "service/objects/quota.h"
 
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
     int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
-    struct attnd_payer payer; /* that its entry of the table counts against, and its bytes */
-    uint64_t charged_bytes;   /* those; 0: memory of the GPU, imported */
-    uint32_t entries;         /* 1; 0: nobody's */
-    uint32_t kind;            /* enum attnd_memory_kind */
-    uint32_t made;            /* by the daemon; 0: imported */
-    uint32_t pools;           /* that lie in it */
+    struct attnd_payer payer;      /* that its entry of the table counts against, and its bytes */
+    uint64_t charged_bytes;        /* those; 0: memory of the GPU, imported */
+    uint32_t entries;              /* 1; 0: nobody's */
+    uint32_t kind;                 /* enum attnd_memory_kind */
+    uint32_t made;                 /* by the daemon; 0: imported */
+    uint32_t pools;                /* that lie in it */
+    struct attnd_interval *planes; /* of those: the bytes that belong to them */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
     uint32_t release_session;               /* that waits until the worker let go; 0: none */
     uint64_t release_id;                    /* its request */
+    struct attnd_memory_closing *closing;   /* memory.c; NULL: it is small */
 };
 
 /* Events of memory objects that others have asked to hear. */
@@ -51,6 +54,11 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
  */
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
+
+/** attnd_memory_check_fd() - may a descriptor that was just made be kept for a session? Return: 0;
+ * -ATTND_E_NO_MEMORY (field memory) it is one of those that connections and the next worker need.
+ */
+int attnd_memory_check_fd(int fd, struct attnd_fault *fault);
 
 /** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
  * for, by the daemon itself, and lives as long as the service. The worker is told when it has

@@ -99,49 +99,16 @@ static int refuse_overlap(const struct region *output, enum attnd_field field,
                            (int64_t)other->begin);
 }
 
-static int pool_lies_in(const struct attnd_pool *pool, const struct attnd_memory *memory)
+static int refuse_planes(const struct region *span, enum attnd_field field,
+                         struct attnd_fault *fault)
 {
-    for (uint32_t i = 0; i < pool->memories_count; i++)
-        if (pool->memories[i] == memory)
-            return 1;
-    return 0;
-}
+    const struct attnd_interval *plane =
+        span->memory ? attnd_intervals_find(span->memory->planes, span->begin, span->end) : NULL;
 
-/* Where a plane lies. Its extent was checked against its memory when the pool was made. */
-static struct region plane_region(const struct attnd_pool *pool,
-                                  const struct attnd_heap_plane *plane,
-                                  const struct attnd_memory *memory, uint32_t dim)
-{
-    const struct attnd_heap_pool *shape = &pool->shape;
-    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
-    const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
-    uint64_t bytes = 0;
-    (void)attnd_extent_bytes(counts, strides, 4, attnd_dtype_bytes(shape->dtype), &bytes);
-    return (struct region){memory, plane->offset_bytes, plane->offset_bytes + bytes};
-}
-
-static int refuse_planes(const struct attnd_service *service, const struct region *span,
-                         enum attnd_field field, struct attnd_fault *fault)
-{
-    if (!span->memory ||
-        !span->memory->pools) /* nobody's runs should pay for pools that others make */
+    if (!plane)
         return 0;
-    for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
-        if (!pool_lies_in(pool, span->memory))
-            continue;
-        const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
-        uint32_t layers = pool->shape.layers;
-        for (uint32_t i = 0; i < 2 * layers; i++) {
-            if (planes[i].memory != span->memory->index)
-                continue;
-            uint32_t dim = i < layers ? pool->shape.dim_qk : pool->shape.dim_vo;
-            struct region plane = plane_region(pool, &planes[i], span->memory, dim);
-            int rc = refuse_overlap(span, field, &plane, fault);
-            if (rc < 0)
-                return rc;
-        }
-    }
-    return 0;
+    return attnd_fault_set(fault, -ATTND_E_OVERLAP, field, 0, (int64_t)span->begin,
+                           (int64_t)plane->begin);
 }
 
 int attnd_places_attend(const struct attnd_service *service, const struct attnd_plan_object *plan,
@@ -161,7 +128,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
     if (rc == 0)
         rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
     if (rc == 0 && service)
-        rc = refuse_planes(service, &o, ATTND_F_O, fault);
+        rc = refuse_planes(&o, ATTND_F_O, fault);
     if (rc < 0 || sqe->lse_memory == 0)
         return rc;
 
@@ -172,13 +139,13 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
         rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
     if (rc == 0)
         rc = refuse_overlap(&lse, ATTND_F_LSE, &o, fault);
-    return rc < 0 || !service ? rc : refuse_planes(service, &lse, ATTND_F_LSE, fault);
+    return rc < 0 || !service ? rc : refuse_planes(&lse, ATTND_F_LSE, fault);
 }
 
 /* The output of an append is the pool, so its inputs may not lie there. */
-int attnd_places_append(const struct attnd_service *service, const struct attnd_plan_object *plan,
-                        const struct attnd_sqe_append *sqe, struct attnd_memory *const *memories,
-                        struct attnd_run *run, struct attnd_fault *fault)
+int attnd_places_append(const struct attnd_plan_object *plan, const struct attnd_sqe_append *sqe,
+                        struct attnd_memory *const *memories, struct attnd_run *run,
+                        struct attnd_fault *fault)
 {
     const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes,
                                 plan->extents.k_bytes};
@@ -191,8 +158,8 @@ int attnd_places_append(const struct attnd_service *service, const struct attnd_
     if (rc == 0)
         rc = resolve(memories[1], &v_want, &run->v, &v, fault);
     if (rc == 0)
-        rc = refuse_planes(service, &k, ATTND_F_K, fault);
-    return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
+        rc = refuse_planes(&k, ATTND_F_K, fault);
+    return rc < 0 ? rc : refuse_planes(&v, ATTND_F_V, fault);
 }
 
 static int same(const struct region *a, const struct region *b)
@@ -216,9 +183,9 @@ static int refuse_merge_overlap(const struct region spans[ATTND_MERGE_PLACES], u
     return 0;
 }
 
-int attnd_places_merge(const struct attnd_service *service, const struct attnd_plan_object *plan,
-                       const struct attnd_merge_view *merge, struct attnd_memory *const *memories,
-                       struct attnd_run *run, struct attnd_fault *fault)
+int attnd_places_merge(const struct attnd_plan_object *plan, const struct attnd_merge_view *merge,
+                       struct attnd_memory *const *memories, struct attnd_run *run,
+                       struct attnd_fault *fault)
 {
     static const enum attnd_field fields[] = {ATTND_F_O_A,   ATTND_F_LSE_A, ATTND_F_O_B,
                                               ATTND_F_LSE_B, ATTND_F_O,     ATTND_F_LSE};
@@ -240,7 +207,7 @@ int attnd_places_merge(const struct attnd_service *service, const struct attnd_p
     for (uint32_t i = ATTND_MERGE_O; i <= ATTND_MERGE_LSE; i++) {
         int rc = refuse_merge_overlap(spans, i, fields[i], fault);
         if (rc == 0)
-            rc = refuse_planes(service, &spans[i], fields[i], fault);
+            rc = refuse_planes(&spans[i], fields[i], fault);
         if (rc < 0)
             return rc;
     }

@@ -25,15 +25,15 @@ void attnd_places_take_merge(const struct attnd_client *client,
 /** attnd_places_merge() - the places of a merge, as far as o and lse of @plan as it is filled. An
  * output may lie exactly where an input of its kind lies. @memories: enum attnd_merge_at.
  * Return: 0, or the fault's code. */
-int attnd_places_merge(const struct attnd_service *service, const struct attnd_plan_object *plan,
-                       const struct attnd_merge_view *merge, struct attnd_memory *const *memories,
-                       struct attnd_run *run, struct attnd_fault *fault);
+int attnd_places_merge(const struct attnd_plan_object *plan, const struct attnd_merge_view *merge,
+                       struct attnd_memory *const *memories, struct attnd_run *run,
+                       struct attnd_fault *fault);
 
 /** attnd_places_append() - the places of an append to @plan as it is filled, into k and v of @run.
  * @memories: k, v. Return: 0, or the fault's code. */
-int attnd_places_append(const struct attnd_service *service, const struct attnd_plan_object *plan,
-                        const struct attnd_sqe_append *sqe, struct attnd_memory *const *memories,
-                        struct attnd_run *run, struct attnd_fault *fault);
+int attnd_places_append(const struct attnd_plan_object *plan, const struct attnd_sqe_append *sqe,
+                        struct attnd_memory *const *memories, struct attnd_run *run,
+                        struct attnd_fault *fault);
 
 /** attnd_places_attend() - those of a run of @plan as it is filled, into q, o and lse of @run.
  * @service:  whose pools o and lse may not lie in; NULL: any

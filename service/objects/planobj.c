@@ -118,6 +118,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     object->attachment = attachment;
     object->limits = *limits;
+    object->image.fd = -1;
     object->heap_bytes = heap_bytes;
     object->charged_bytes = private_bytes(&plan_limits);
     object->tile_rows = plan_limits.target.rows_per_tile;
@@ -131,6 +132,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
         attnd_planobj_destroy(client->service, object);
         return rc;
     }
+    object->kv_len_stride = attnd_plan_shape(object->plan)->entries_max;
     *out = object;
     return 0;
 }
@@ -146,6 +148,16 @@ void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object 
     }
 }
 
+/* On the closer's thread: a plan may have hundreds of megabytes. */
+static void close_plan(struct attnd_closing *closing)
+{
+    struct attnd_plan_object *object = (struct attnd_plan_object *)(void *)closing;
+
+    attnd_plan_free(object->plan);
+    free(object->append);
+    free(object);
+}
+
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
 {
     assert(object->in_flight == 0);
@@ -153,13 +165,14 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
-    attnd_plan_free(object->plan);
+    attnd_shm_unmap(&object->image);
+    free(object->image_pages);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
     attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);
     attnd_quota_refund(service, object->payer, object->charged_bytes);
-    free(object->append);
-    free(object);
+    object->closing = (struct attnd_closing){.close = close_plan, .bytes = object->charged_bytes};
+    attnd_closer_take(&object->closing);
 }
 
 /* Private copies: what an append may write is decided without asking shared memory for sizes. */
@@ -169,7 +182,6 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     object->append_entries = 0;
     object->kv_pages = (const void *)(base + head->kv_pages_offset_bytes);
     object->kv_len = (const void *)(base + head->kv_len_offset_bytes);
-    object->kv_len_stride = head->entries_max;
     object->append_first = 0;
     for (uint32_t i = 0; i < head->entries; i++) {
         const struct attnd_entry *entry = attnd_plan_entry(object->plan, i);
@@ -184,17 +196,39 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     }
 }
 
-int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                        struct attnd_fault *fault)
+#define CHECK_PAGES 65536u
+
+/* Pages of one level, from page @at of the batch on, of which the level's begin at @first. Return:
+ * 0 with *@at behind those that were looked at, or the fault's code. */
+static int check_some(const struct attnd_plan_object *object, const struct attnd_level_view *level,
+                      uint64_t first, uint64_t *at, struct attnd_fault *fault)
 {
+    const uint64_t begin = *at - first, left = level->pages - begin;
+    const uint32_t count = (uint32_t)(left < CHECK_PAGES ? left : CHECK_PAGES);
+    const int rc = attnd_lease_check(object->attachment, level->kv_indices + begin, count, fault);
+
+    *at += count;
+    if (rc < 0)
+        fault->index += begin;
+    return rc;
+}
+
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        uint32_t *done, struct attnd_fault *fault)
+{
+    uint64_t first = 0, at = *done;
+
     object->filled = 0;
     if (batch->leased && batch->releases == object->attachment->releases)
         return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
         const struct attnd_level_view *level = &batch->level[l];
-        int rc = attnd_lease_check(object->attachment, level->kv_indices, level->pages, fault);
-        if (rc < 0)
-            return rc;
+        if (at < first + level->pages) {
+            const int rc = check_some(object, level, first, &at, fault);
+            *done = (uint32_t)at;
+            return rc < 0 ? rc : at < batch->pages;
+        }
+        first += level->pages;
     }
     return 0;
 }
@@ -277,9 +311,8 @@ void attnd_planobj_unpin(struct attnd_plan_object *object, struct attnd_lengths 
     lengths->generation = ATTND_NONE;
 }
 
-/* The pages that an advance appends: in the pool, and the session's. */
-static int check_appended(const struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+int attnd_planobj_check_advance(const struct attnd_plan_object *object,
+                                const struct attnd_advance_view *advance, struct attnd_fault *fault)
 {
     uint32_t pool_pages = object->limits.pool_pages;
 
@@ -297,36 +330,34 @@ int attnd_planobj_unshares(const struct attnd_plan_object *object,
     return object->filled && attnd_planner_unshares(object->plan, advance);
 }
 
-int attnd_planobj_unshare(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
-                          struct attnd_fault *fault)
+int attnd_planobj_plan_advance(struct attnd_plan_object *object,
+                               const struct attnd_advance_view *advance, uint32_t generation,
+                               struct attnd_fault *fault)
 {
-    int rc = check_appended(object, advance, fault);
+    const uint32_t pool_pages = object->limits.pool_pages;
+
+    if (generation != ATTND_NONE)
+        return attnd_planner_advance(object->plan, advance, generation, pool_pages, fault);
+    int rc = attnd_planner_unshare(object->plan, advance, pool_pages, fault);
     if (rc == 0)
-        rc = attnd_planner_unshare(object->plan, advance, object->limits.pool_pages, fault);
-    if (rc == 0) {
         derive(object);
-        rc = attnd_planobj_fill(object, scratch_limit_bytes, fault);
-    }
-    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
     return rc;
 }
 
-int attnd_planobj_advance(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+int attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation,
+                           uint64_t scratch_limit_bytes, struct attnd_fault *fault)
 {
-    int generation = attnd_planobj_free_generation(object);
-    assert(object->filled && generation >= 0);
-
-    int rc = check_appended(object, advance, fault);
-    if (rc == 0)
-        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation,
-                                   object->limits.pool_pages, fault);
-    if (rc == 0) {
-        object->generation = (uint32_t)generation;
-        object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+    if (generation != ATTND_NONE) {
+        if (fault->code == 0) {
+            object->generation = generation;
+            object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+        }
+        return fault->code;
     }
-    return rc;
+    if (fault->code == 0)
+        (void)attnd_planobj_fill(object, scratch_limit_bytes, fault);
+    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
+    return fault->code;
 }
 
 /* Pages that the new tokens of one request fall into: the session must still have the lease of

@@ -4,6 +4,7 @@
 #ifndef ATTND_SERVICE_OBJECTS_PLANOBJ_H
 #define ATTND_SERVICE_OBJECTS_PLANOBJ_H
 
+#include "ipc/shm.h"
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
@@ -16,6 +17,7 @@ struct attnd_lengths {
 };
 
 struct attnd_plan_object {
+    struct attnd_closing closing; /* first: at the very end */
     struct attnd_plan *plan;
     struct attnd_attachment *attachment;
     struct attnd_batch_limits limits;
@@ -31,6 +33,9 @@ struct attnd_plan_object {
     uint32_t prepared;                           /* runs that a mailbox launches */
     uint32_t published;                          /* bit g: launched runs may read generation g */
     struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
+    uint32_t kv_len_stride;                      /* between generations */
+    struct attnd_shm image; /* image.h; address NULL: no engine has asked for it */
+    uint32_t *image_pages;  /* [kv_len_stride]: page ids of each entry that it has */
 
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
@@ -44,7 +49,6 @@ struct attnd_plan_object {
     struct attnd_memory *tables[ATTND_TABLES]; /* of its variant, referenced; or NULL */
     struct attnd_append_entry *append;         /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;     /* the last level's */
-    uint32_t kv_len_stride;                    /* between generations */
     const int32_t *kv_pages, *kv_len;          /* in the heap */
 };
 
@@ -60,9 +64,10 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
  * the plan is not filled and object->planning says that nobody else may touch it. Each returns 0;
  * otherwise the plan stays empty and @fault says why. */
 
-/** attnd_planobj_check() - leases; the plan is empty from here on. */
+/** attnd_planobj_check() - leases of some pages, from page *@done on; the plan is empty from here
+ * on. Return: 1 there are more; 0 all are held; the fault's code. */
 int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                        struct attnd_fault *fault);
+                        uint32_t *done, struct attnd_fault *fault);
 /** attnd_planobj_hold() - the plan lets go of its tables and takes over the references of @tables,
  * which are NULL afterwards. The plan is empty. */
 void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object *object,
@@ -74,17 +79,26 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
 int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
                        struct attnd_fault *fault);
 
-/** attnd_planobj_advance() - new lengths into a free generation (there must be one). */
-int attnd_planobj_advance(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, struct attnd_fault *fault);
-/** attnd_planobj_unshares() - 1: @advance needs attnd_planobj_unshare() instead. */
+/* An advance is checked, planned and taken over; only what lies between may be done by another
+ * thread. */
+
+/** attnd_planobj_check_advance() - pages that it appends are in the pool, and the session's. */
+int attnd_planobj_check_advance(const struct attnd_plan_object *object,
+                                const struct attnd_advance_view *advance,
+                                struct attnd_fault *fault);
+/** attnd_planobj_unshares() - 1: it shrinks into keys that are read for several requests, so the
+ * plan is made again. */
 int attnd_planobj_unshares(const struct attnd_plan_object *object,
                            const struct attnd_advance_view *advance);
-/** attnd_planobj_unshare() - an advance that plans again (attnd_planner_unshare()); no run may be
- * in flight. The plan is empty after a failure that came with new tiles. */
-int attnd_planobj_unshare(struct attnd_plan_object *object,
-                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
-                          struct attnd_fault *fault);
+/** attnd_planobj_plan_advance() - new lengths into @generation, a free one; ATTND_NONE: the plan is
+ * made again for them, and no run of it may be in flight. */
+int attnd_planobj_plan_advance(struct attnd_plan_object *object,
+                               const struct attnd_advance_view *advance, uint32_t generation,
+                               struct attnd_fault *fault);
+/** attnd_planobj_advanced() - what was planned is in force, unless @fault says that it failed. The
+ * plan is empty after a failure that came with new tiles. Return: the fault's code. */
+int attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation,
+                           uint64_t scratch_limit_bytes, struct attnd_fault *fault);
 /** attnd_planobj_free_generation() - one that nobody holds or may read, or -1. */
 int attnd_planobj_free_generation(const struct attnd_plan_object *object);
 /** attnd_planobj_pin() - the lengths of now stay until they are unpinned. @lengths that are pinned

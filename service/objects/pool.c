@@ -8,6 +8,8 @@
  */
 #include "service/objects/pool.h"
 
+#include "service/admission/admit.h"
+#include "ipc/closer.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
@@ -26,6 +28,12 @@ static int is_leased(const struct attnd_pool *pool)
     return pool->page_owner != ATTND__PAGE_OWNER__OWNER_ENGINE;
 }
 
+static uint64_t intervals_bytes(const struct attnd_pool *pool)
+{
+    return 2 * (uint64_t)pool->shape.layers * sizeof(*pool->intervals) +
+           pool->memories_count * sizeof(*pool->intervals_end);
+}
+
 /* Of the daemon's memory. Pages that were never leased are counted, not listed, so a large pool
  * costs memory only as its pages are used; what it may come to is counted from the beginning. */
 static uint64_t private_bytes(const struct attnd_pool *pool)
@@ -33,17 +41,20 @@ static uint64_t private_bytes(const struct attnd_pool *pool)
     uint64_t page_bytes = is_leased(pool) ? sizeof(*pool->leases) + sizeof(*pool->free_pages) : 0;
 
     return sizeof(*pool) + pool->memories_count * sizeof(struct attnd_memory *) +
-           pool->shape.pages * page_bytes;
+           intervals_bytes(pool) + pool->shape.pages * page_bytes;
 }
 
 static int alloc_arrays(struct attnd_pool *pool, struct attnd_fault *fault)
 {
     pool->memories = calloc(pool->memories_count, sizeof(struct attnd_memory *));
+    pool->intervals = calloc(2 * (size_t)pool->shape.layers, sizeof(*pool->intervals));
+    pool->intervals_end = calloc(pool->memories_count, sizeof(*pool->intervals_end));
     if (is_leased(pool)) {
         pool->leases = calloc(pool->shape.pages, sizeof(*pool->leases));
         pool->free_pages = calloc(pool->shape.pages, sizeof(*pool->free_pages));
     }
-    if (pool->memories && (!is_leased(pool) || (pool->leases && pool->free_pages)))
+    if (pool->memories && pool->intervals && pool->intervals_end &&
+        (!is_leased(pool) || (pool->leases && pool->free_pages)))
         return 0;
     return out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);
 }
@@ -53,8 +64,10 @@ static void free_arrays(struct attnd_pool *pool)
     if (pool->keeper)
         pool->keeper->end(pool);
     free(pool->memories);
-    free(pool->leases);
-    free(pool->free_pages);
+    free(pool->intervals);
+    free(pool->intervals_end);
+    attnd_closer_free(pool->leases, pool->shape.pages * sizeof(*pool->leases));
+    attnd_closer_free(pool->free_pages, pool->shape.pages * sizeof(*pool->free_pages));
     free(pool);
 }
 
@@ -98,6 +111,55 @@ static void refund(struct attnd_service *service, const struct attnd_pool *pool)
     attnd_quota_give(service, pool->payer, ATTND_QUOTA_POOLS, 1);
 }
 
+/* Where a plane lies. Its extent was checked against its memory when the pool was made. */
+static struct attnd_interval plane_interval(const struct attnd_pool *pool,
+                                            const struct attnd_heap_plane *plane, uint32_t dim)
+{
+    const struct attnd_heap_pool *shape = &pool->shape;
+    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
+    const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
+    uint64_t bytes = 0;
+
+    (void)attnd_extent_bytes(counts, strides, 4, attnd_dtype_bytes(shape->dtype), &bytes);
+    return (struct attnd_interval){.begin = plane->offset_bytes,
+                                   .end = plane->offset_bytes + bytes};
+}
+
+/* The bytes of one memory that are the pool's from now on, behind the intervals of others.
+ * Return: where its intervals end. */
+static uint32_t occupy_in(struct attnd_pool *pool, struct attnd_memory *memory, uint32_t begin)
+{
+    const struct attnd_heap_plane *planes = attnd_pool_planes(pool);
+    const uint32_t layers = pool->shape.layers;
+    uint32_t end = begin;
+
+    for (uint32_t i = 0; i < 2 * layers; i++)
+        if (planes[i].memory == memory->index)
+            pool->intervals[end++] = plane_interval(
+                pool, &planes[i], i < layers ? pool->shape.dim_qk : pool->shape.dim_vo);
+    end = begin + attnd_intervals_merge(pool->intervals + begin, end - begin);
+    for (uint32_t i = begin; i < end; i++)
+        attnd_intervals_add(&memory->planes, &pool->intervals[i]);
+    return end;
+}
+
+void attnd_pool_occupy(struct attnd_pool *pool)
+{
+    uint32_t end = 0;
+
+    for (uint32_t i = 0; i < pool->memories_count; i++)
+        pool->intervals_end[i] = end = occupy_in(pool, pool->memories[i], end);
+}
+
+static void vacate(struct attnd_pool *pool)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < pool->memories_count; i++)
+        for (; at < pool->intervals_end[i]; at++)
+            attnd_intervals_remove(&pool->memories[i]->planes, &pool->intervals[at]);
+}
+
 static void enlist(struct attnd_service *service, struct attnd_pool *pool,
                    struct attnd_memory *const *memories)
 {
@@ -105,7 +167,9 @@ static void enlist(struct attnd_service *service, struct attnd_pool *pool,
         attnd_memory_ref(memories[i]);
         memories[i]->pools++;
         pool->memories[i] = memories[i];
+        pool->memory_bytes += memories[i]->size_bytes;
     }
+    attnd_pool_occupy(pool);
     pool->id = ++service->next_pool_id;
     pool->next = service->pools;
     service->pools = pool;
@@ -160,6 +224,7 @@ void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool)
         link = &(*link)->next;
     *link = pool->next;
     service->pools_count--;
+    vacate(pool);
     attnd_heap_free(service->queue, pool->heap_offset_bytes, pool->heap_bytes);
     for (uint32_t i = 0; i < pool->memories_count; i++) {
         pool->memories[i]->pools--;
@@ -204,7 +269,7 @@ static int bind_lone(struct attnd_client *client, struct attnd_attachment *attac
 static void attachment_free(struct attnd_client *client, struct attnd_attachment *attachment)
 {
     attnd_quota_refund(client->service, attnd_quota_payer(client), attachment->charged_bytes);
-    free(attachment->held);
+    attnd_closer_free(attachment->held, attachment->charged_bytes - sizeof(*attachment));
     free(attachment);
 }
 
@@ -239,6 +304,9 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
     *handle = attnd_client_vacant((void *const *)client->attachments);
     if (*handle == 0)
         return out_of_memory(fault, ATTND_F_POOL, ATTND_HANDLES_MAX);
+    /* Each may have a lease of a page. The other half of the count is for those that may write. */
+    if (!writable && pool->readers >= ATTND_PAGE_LEASES_MAX / 2)
+        return out_of_memory(fault, ATTND_F_POOL, ATTND_PAGE_LEASES_MAX / 2);
     struct attnd_attachment *attachment = NULL;
     int rc = attachment_new(client, pool, &attachment, fault);
     if (rc < 0)
@@ -251,6 +319,7 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
         return rc;
     }
     attnd_pool_ref(pool);
+    pool->readers += !writable;
     client->attachments[*handle - 1] = attachment;
     return 0;
 }
@@ -283,9 +352,11 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
 
     assert(attachment->plans == 0 && attachment->prefixes == 0);
     client->attachments[handle - 1] = NULL;
-    attnd_lease_drop_all(attachment);
+    while (attachment->held_count && attnd_lease_drop_some(attachment, UINT32_MAX))
+        ;
     if (attachment->memory)
         release_lone(client, attachment->memory);
+    attachment->pool->readers -= !attachment->writable;
     attnd_pool_unref(client->service, attachment->pool);
     attachment_free(client, attachment);
 }

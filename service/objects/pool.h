@@ -11,9 +11,9 @@ struct attnd_pool_prefix; /* prefix/prefix.h */
 /* Another keeper of pages of a pool beside sessions and tickets: its prefix tree, by one lease of
  * each. */
 struct attnd_page_keeper {
-    /* Give up leases until @pages pages are free, if that can be; they come by attnd_lease_drop().
-     */
-    void (*evict)(struct attnd_pool *pool, uint32_t pages);
+    /* Give up leases until @pages more pages are free, if that can be, and of @most pages at once;
+     * they come by attnd_lease_drop(). Return: how many pages. */
+    uint32_t (*evict)(struct attnd_pool *pool, uint32_t pages, uint32_t most);
     /* One lease of @page is left, which may be the keeper's. */
     void (*idle)(struct attnd_pool *pool, int32_t page);
     /* A session took pages, or gave some back. */
@@ -32,10 +32,15 @@ struct attnd_pool {
     uint64_t heap_offset_bytes;
     uint64_t heap_bytes;
     uint32_t memories_count;
-    struct attnd_memory **memories; /* referenced; distinct */
-    uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
-    int32_t *free_pages;            /* stack of pages that came back */
+    struct attnd_memory **memories;   /* referenced; distinct */
+    uint64_t memory_bytes;            /* of all of them */
+    struct attnd_interval *intervals; /* of its planes, those of each memory together */
+    uint32_t *intervals_end;          /* [memories_count] */
+    uint16_t *leases;                 /* [pages] all leases of a page; NULL for OWNER_ENGINE */
+    int32_t *free_pages;              /* stack of pages that came back */
     uint32_t free_count;
+    uint32_t readers;                       /* attachments for reading */
+    uint32_t reader_pages;                  /* sum of what each attachment for reading has */
     uint32_t fresh;                         /* pages from here on were never leased */
     uint8_t token[2][ATTND_SECRET_BYTES];   /* [writable]; all zero: never shared */
     const struct attnd_page_keeper *keeper; /* NULL: nobody */
@@ -50,6 +55,8 @@ struct attnd_attachment {
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count;    /* sum of held */
     uint64_t releases;      /* calls that made one of held less */
+    uint32_t pages;         /* of a reader: that it has leases of */
+    uint32_t dropped;       /* pages up to here have none any more: it is being given back */
     uint32_t plans;         /* plan objects of this session that use it; control plane counts */
     uint32_t prefixes;      /* handles of this session on namespaces of the pool */
     uint32_t memory;        /* handle that came with the attachment and goes with it; 0: none */
@@ -70,6 +77,10 @@ int attnd_pool_new(struct attnd_client *maker, const struct attnd_heap_pool *sha
 void attnd_pool_ref(struct attnd_pool *pool);
 /** attnd_pool_unref() - the last reference frees the pool; nothing of it is in flight then. */
 void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool);
+
+/** attnd_pool_occupy() - the bytes of its planes belong to @pool, as its memories know from now on.
+ * attnd_pool_new() does this. */
+void attnd_pool_occupy(struct attnd_pool *pool);
 
 /** attnd_pool_planes() - k[layers], v[layers] in the heap. */
 const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool);

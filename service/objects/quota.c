@@ -126,6 +126,34 @@ static uint64_t used_by_process(const struct attnd_client *client, enum attnd_qu
     return used;
 }
 
+static uint64_t used_by_user(const struct attnd_service *service, uid_t uid,
+                             enum attnd_quota_kind kind)
+{
+    for (uint32_t i = 0; i < ATTND_QUOTA_USERS_MAX; i++)
+        if (service->quota_uids[i] == uid && service->user_used[i][kind])
+            return service->user_used[i][kind];
+    return 0;
+}
+
+/* Half for one user is everything for two. So each of several that are admitted has a part that
+ * nobody else can use: half of an equal share. What is still free of those of others is kept. */
+static uint64_t kept_for_others(const struct attnd_service *service, uid_t uid,
+                                enum attnd_quota_kind kind)
+{
+    const struct attnd_options *options = &service->options;
+    uint64_t kept = 0;
+
+    if (options->allow_uids_count <= 2)
+        return 0;
+    const uint64_t part = attnd_quota_limit_of_all(service, kind) / options->allow_uids_count / 2;
+    for (uint32_t i = 0; i < options->allow_uids_count; i++) {
+        const uid_t other = options->allow_uids[i];
+        const uint64_t used = other == uid ? part : used_by_user(service, other, kind);
+        kept += used < part ? part - used : 0;
+    }
+    return kept;
+}
+
 /* Four counts and the limit of each: of the session, of its process, of its user, of all. */
 #define LEVELS 4
 struct ledger {
@@ -136,11 +164,13 @@ static struct ledger ledger_of(const struct attnd_client *client, enum attnd_quo
 {
     const struct attnd_service *service = client->service;
     uint32_t user = user_of(service, client->uid);
-    struct ledger ledger = {
-        .used = {client->used[kind], used_by_process(client, kind), service->user_used[user][kind],
-                 service->used[kind]},
-        .limit = {attnd_quota_limit(service, kind), attnd_quota_process_limit(service, kind),
-                  attnd_quota_user_limit(service, kind), attnd_quota_limit_of_all(service, kind)}};
+    struct ledger ledger = {.used = {client->used[kind], used_by_process(client, kind),
+                                     service->user_used[user][kind], service->used[kind]},
+                            .limit = {attnd_quota_limit(service, kind),
+                                      attnd_quota_process_limit(service, kind),
+                                      attnd_quota_user_limit(service, kind),
+                                      attnd_quota_limit_of_all(service, kind) -
+                                          kept_for_others(service, client->uid, kind)}};
 
     if (kind == ATTND_QUOTA_SESSIONS)
         ledger.limit[1] = UINT64_MAX; /* counted where they enroll, DYING ones too */

@@ -22,7 +22,8 @@ struct attnd_payer attnd_quota_payer(const struct attnd_client *client);
 /**
  * attnd_quota_limit() - how much of a kind one session may have
  *
- * All together may have what there is. Where several users are admitted, one may have half of that.
+ * All together may have what there is. Where several users are admitted, one may have half of that,
+ * and where there are more than two, half of an equal share is kept for each of the others.
  * A session may have half of what its user may have, and all sessions of a process three quarters.
  * Of host memory a session may have --memory-max. Sessions are counted by process and by user.
  */

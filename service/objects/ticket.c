@@ -9,17 +9,26 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #define MS_NS 1000000u
 
-/* tickets[0..count), in no order. */
+/* tickets[0..count), in no order. By their first bytes, which are as random as all others, they are
+ * found without looking at all: what the time of that tells of one is twelve bits of 128. */
+#define BUCKETS 4096u
 struct attnd_tickets {
     uint32_t count;
     struct attnd_ticket *tickets[ATTND_TICKETS_MAX];
+    struct attnd_ticket *bucket[BUCKETS];
 };
+
+static struct attnd_ticket **bucket_of(struct attnd_tickets *tickets, const uint8_t *secret)
+{
+    return &tickets->bucket[(secret[0] | (uint32_t)secret[1] << 8) % BUCKETS];
+}
 
 int attnd_secret_make(uint8_t *secret, struct attnd_fault *fault)
 {
@@ -52,24 +61,56 @@ static void ticket_free(struct attnd_ticket *ticket)
     free(ticket);
 }
 
-/* Forgets the ticket; its leases are somebody else's business by now. */
-static void ticket_end(struct attnd_ticket *ticket)
+/* Nobody finds it any more. */
+static void take_out(struct attnd_ticket *ticket)
 {
     struct attnd_tickets *tickets = ticket->service->tickets;
     struct attnd_ticket *last = tickets->tickets[--tickets->count];
+    struct attnd_ticket **link = bucket_of(tickets, ticket->secret);
 
     tickets->tickets[ticket->slot] = last;
     last->slot = ticket->slot;
+    while (*link != ticket)
+        link = &(*link)->bucket_next;
+    *link = ticket->bucket_next;
+}
+
+/* Its leases are somebody else's business by now. */
+static void ticket_end(struct attnd_ticket *ticket)
+{
     attnd_pool_unref(ticket->service, ticket->pool);
     ticket_free(ticket);
+}
+
+/* The item of a ticket that has expired: its pages are given back. */
+static int expire_go(struct attnd_work *work)
+{
+    struct attnd_ticket *ticket =
+        (struct attnd_ticket *)(void *)((char *)work - offsetof(struct attnd_ticket, work));
+
+    while (ticket->count > ticket->dropped) {
+        const uint32_t left = ticket->count - ticket->dropped;
+        const uint32_t part = left < ATTND_LEASE_DROP_STEP ? left : ATTND_LEASE_DROP_STEP;
+        attnd_lease_drop(ticket->pool, ticket->pages + ticket->dropped, part);
+        ticket->dropped += part;
+        if (attnd_work_spent(&ticket->service->works))
+            return 1;
+    }
+    ticket_end(ticket);
+    return 0;
 }
 
 static void on_expire(void *context)
 {
     struct attnd_ticket *ticket = context;
+    struct attnd_service *service = ticket->service;
+    const uid_t uid = service->quota_uids[ticket->payer.user];
+
     ticket->timer = NULL;
-    attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
-    ticket_end(ticket);
+    take_out(ticket);
+    ticket->work.go = expire_go;
+    /* The session that offered it may be gone. */
+    attnd_work_start(&service->works, attnd_work_estate(&service->works, uid), &ticket->work);
 }
 
 static int charge(struct attnd_client *giver, uint32_t count, struct attnd_fault *fault)
@@ -141,29 +182,36 @@ int attnd_ticket_offer(struct attnd_client *giver, struct attnd_attachment *atta
     attnd_pool_ref(ticket->pool);
     ticket->slot = tickets->count++;
     tickets->tickets[ticket->slot] = ticket;
+    ticket->bucket_next = *bucket_of(tickets, ticket->secret);
+    *bucket_of(tickets, ticket->secret) = ticket;
     *out = ticket;
     return 0;
 }
 
 struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint8_t *secret)
 {
-    for (uint32_t i = 0; service->tickets && i < service->tickets->count; i++)
-        if (attnd_secret_equal(service->tickets->tickets[i]->secret, secret))
-            return service->tickets->tickets[i];
+    if (!service->tickets)
+        return NULL;
+    for (struct attnd_ticket *at = *bucket_of(service->tickets, secret); at; at = at->bucket_next)
+        if (attnd_secret_equal(at->secret, secret))
+            return at;
     return NULL;
 }
 
 void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *attachment)
 {
     attnd_lease_take(attachment, ticket->pages, ticket->count);
+    take_out(ticket);
     ticket_end(ticket);
 }
 
 void attnd_ticket_free_all(struct attnd_service *service)
 {
+    attnd_work_finish(&service->works); /* those that have expired */
     while (service->tickets && service->tickets->count) {
         struct attnd_ticket *ticket = service->tickets->tickets[service->tickets->count - 1];
         attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
+        take_out(ticket);
         ticket_end(ticket);
     }
     free(service->tickets);

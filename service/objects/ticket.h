@@ -11,6 +11,9 @@ struct attnd_ticket {
     struct attnd_pool *pool; /* referenced */
     struct attnd_watch *timer;
     struct attnd_payer payer; /* that made it: it, and its memory of the daemon's */
+    struct attnd_ticket *bucket_next;
+    struct attnd_work work; /* it has expired, */
+    uint32_t dropped;       /* and so many of its pages are given back */
     uint32_t slot;
     uint32_t count;
     uint8_t secret[ATTND_SECRET_BYTES];

@@ -87,7 +87,7 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
     struct attnd_tree_result result = {.stop = ATTND_PREFIX_STOP_END};
     uint32_t found[ATTND_TREE_GROUP], block_pages = info->args.block_pages, parent;
 
-    info->stats.asked += chain->again ? 0 : chain->count;
+    info->stats.asked += chain->again ? 0 : chain->count + chain->more;
     if (!find_parent(tree, chain, &parent)) {
         result.stop = ATTND_PREFIX_STOP_MISSING;
         return result;
@@ -113,7 +113,7 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
     }
     info->stats.found += result.blocks;
     info->stats.found_foreign += result.foreign;
-    if (result.blocks)
+    if (result.blocks && !(chain->more && result.stop == ATTND_PREFIX_STOP_END))
         note_hit(tree, parent);
     return result;
 }

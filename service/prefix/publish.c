@@ -148,13 +148,15 @@ uint32_t attnd_tree_abandon(struct attnd_tree *tree, struct attnd_tree_owner *ow
     return ended;
 }
 
-void attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner)
+int attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                         uint32_t claims_max)
 {
-    while (owner->claims) {
+    while (owner->claims && claims_max-- > 0) {
         uint32_t block = owner->claims_first;
         claim_end(tree, block, 1);
         attnd_tree_block_free(tree, block);
     }
+    return owner->claims > 0;
 }
 
 /* ---- publishing ---- */

@@ -31,16 +31,16 @@ static void drop_leases(void *context, const int32_t *pages, uint32_t count)
 
 /* Where all that could go would not do, nothing goes. Blocks that were to go to the host go first.
  */
-static void evict(struct attnd_pool *pool, uint32_t pages)
+static uint32_t evict(struct attnd_pool *pool, uint32_t pages, uint32_t most)
 {
     struct attnd_tier *tier = pool->prefix->tier;
     uint64_t leaving = tier ? (uint64_t)attnd_tier_queued(tier) + attnd_tier_leaving(tier) : 0;
 
     if (pages > attnd_tree_evictable(pool->prefix->tree) + leaving)
-        return;
+        return 0;
+    pages = pages < most ? pages : most;
     uint32_t freed = tier ? attnd_tier_cancel(tier, pages) : 0;
-    if (freed < pages)
-        (void)attnd_tree_evict(pool->prefix->tree, pages - freed);
+    return freed < pages ? freed + attnd_tree_evict(pool->prefix->tree, pages - freed) : freed;
 }
 
 static void changed(struct attnd_pool *pool)
@@ -325,7 +325,7 @@ void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle)
 
     assert(held->in_flight == 0);
     client->prefixes[handle - 1] = NULL;
-    attnd_tree_owner_end(tree, &held->owner);
+    (void)attnd_tree_owner_end(tree, &held->owner, UINT32_MAX);
     attnd_tree_space_release(tree, held->space);
     held->attachment->prefixes--;
     free(held);

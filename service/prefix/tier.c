@@ -20,6 +20,7 @@
 #include "service/prefix/prefix.h"
 #include "service/prefix/tier_internal.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,8 @@
 /* This part of the pool is kept free, and no more than that part is on its way in. */
 #define FREE_PART 8u
 #define COMING_PART 4u
+/* Pages that are evicted between two looks at the clock. */
+#define SINK_STEP 64u
 
 /* ---- life ---- */
 
@@ -86,6 +89,7 @@ void attnd_tier_free(struct attnd_tier *tier)
 {
     if (!tier)
         return;
+    attnd_work_stop(&tier->service->works, &tier->refill_work);
     attnd_tier_moves_free(tier);
     for (uint32_t i = 0; i < tier->chunks_count; i++) {
         attnd_quota_give(tier->service, tier->payer, ATTND_QUOTA_HOST_CACHE,
@@ -232,15 +236,44 @@ uint32_t attnd_tier_cancel(struct attnd_tier *tier, uint32_t pages)
     return freed;
 }
 
-void attnd_tier_refill(struct attnd_tier *tier)
+/* Return: 1 more is to go than one step. */
+static int sink_some(struct attnd_tier *tier)
 {
     const struct attnd_pool *pool = tier->pool;
-    uint32_t wanted = pool->shape.pages / FREE_PART;
-    uint32_t there =
+    const uint32_t wanted = pool->shape.pages / FREE_PART;
+    const uint32_t there =
         attnd_lease_free_count(pool) + attnd_tier_queued(tier) + attnd_tier_leaving(tier);
 
-    if (there < wanted && !tier->broken)
-        (void)attnd_tree_sink(tier->tree, wanted - there);
+    if (there >= wanted || tier->broken)
+        return 0;
+    const uint32_t left = wanted - there, part = left < SINK_STEP ? left : SINK_STEP;
+    return attnd_tree_sink(tier->tree, part) && part < left;
+}
+
+/* The item of what is to go to the host: it is on the account of whose memory that is. */
+static int refill_go(struct attnd_work *work)
+{
+    struct attnd_tier *tier =
+        (struct attnd_tier *)(void *)((char *)work - offsetof(struct attnd_tier, refill_work));
+    int more;
+
+    do
+        more = sink_some(tier);
+    while (more && !attnd_work_spent(&tier->service->works));
+    attnd_tier_pump(tier);
+    return more;
+}
+
+void attnd_tier_refill(struct attnd_tier *tier)
+{
+    struct attnd_service *service = tier->service;
+    const uid_t uid = service->quota_uids[tier->payer.user];
+
+    if (sink_some(tier)) {
+        tier->refill_work.go = refill_go;
+        attnd_work_queue(&service->works, attnd_work_estate(&service->works, uid),
+                         &tier->refill_work);
+    }
     attnd_tier_pump(tier);
 }
 

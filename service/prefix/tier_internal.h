@@ -64,6 +64,7 @@ struct attnd_tier {
     uint64_t landed_ns; /* the last piece into the pool */
     double in_rate;     /* bytes a second; 0: not known */
     struct attnd_tier_info stats;
+    struct attnd_work refill_work; /* more is to leave than one step */
 };
 
 /* ---- moves.c ---- */

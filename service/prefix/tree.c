@@ -11,12 +11,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static void unmap(void *memory, uint64_t bytes)
-{
-    if (memory)
-        munmap(memory, bytes);
-}
-
 int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
 {
     assert(args->blocks_max > 0 && args->pages > 0);
@@ -38,18 +32,33 @@ int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
     return 0;
 }
 
-void attnd_tree_free(struct attnd_tree *tree)
+static void unmap(void *memory, uint64_t bytes)
 {
-    if (!tree)
-        return;
+    if (memory)
+        munmap(memory, bytes);
+}
+
+/* On the closer's thread. */
+static void close_tree(struct attnd_closing *closing)
+{
+    struct attnd_tree *tree = (struct attnd_tree *)(void *)closing;
+
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         free(tree->space[i].order.entry);
-    *tree->args.used -= tree->fresh;
     unmap(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
     unmap(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
     free(tree->block_of);
     free(tree->page_next);
     free(tree);
+}
+
+void attnd_tree_free(struct attnd_tree *tree)
+{
+    if (!tree)
+        return;
+    *tree->args.used -= tree->fresh;
+    tree->closing = (struct attnd_closing){.close = close_tree, .bytes = attnd_tree_bytes(tree)};
+    attnd_closer_take(&tree->closing);
 }
 
 void attnd_tree_set_below(struct attnd_tree *tree, const struct attnd_tree_below *below)
@@ -79,12 +88,33 @@ static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)
     return NULL;
 }
 
-static struct attnd_tree_space *vacant(struct attnd_tree *tree)
+static struct attnd_tree_space *unused(struct attnd_tree *tree)
 {
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         if (!tree->space[i].used)
             return &tree->space[i];
-    return clear_orphan(tree);
+    return NULL;
+}
+
+static struct attnd_tree_space *vacant(struct attnd_tree *tree)
+{
+    struct attnd_tree_space *space = unused(tree);
+    return space ? space : clear_orphan(tree);
+}
+
+int attnd_tree_space_make_room(struct attnd_tree *tree, uint32_t blocks_max)
+{
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX && !unused(tree); i++) {
+        struct attnd_tree_space *space = &tree->space[i];
+        if (space->info.handles || space->order.count == 0)
+            continue;
+        while (blocks_max > 0 && attnd_tree_evict_one(tree, space, 0) > 0)
+            blocks_max--;
+        if (space->order.count)
+            return 1;
+        attnd_tree_space_collect(space);
+    }
+    return 0;
 }
 
 int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,

@@ -107,6 +107,9 @@ struct attnd_tree_space_info {
  */
 int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,
                           uint32_t *space);
+/** attnd_tree_space_make_room() - a part of that, of @blocks_max blocks. Return: 1 there is more to
+ * do; 0 attnd_tree_space_open() finds no more blocks than that to evict. */
+int attnd_tree_space_make_room(struct attnd_tree *tree, uint32_t blocks_max);
 /** attnd_tree_space_hold() - one handle more. */
 void attnd_tree_space_hold(struct attnd_tree *tree, uint32_t space);
 /** attnd_tree_space_release() - one handle less. With the last one pins end; the blocks stay
@@ -144,6 +147,7 @@ struct attnd_tree_chain {
     const struct attnd_block_key *keys;   /* [count] */
     const struct attnd_block_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
     int again;                            /* a match of the rest: they are counted already */
+    uint32_t more;                        /* a match of a part: so many are asked for behind it */
 };
 
 struct attnd_tree_result {
@@ -184,8 +188,9 @@ struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_
 /** attnd_tree_abandon() - give up those claims on the keys that are @owner's. Return: how many.*/
 uint32_t attnd_tree_abandon(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                             const struct attnd_tree_chain *chain);
-/** attnd_tree_owner_end() - give up all of them. */
-void attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner);
+/** attnd_tree_owner_end() - give up all of them, up to @claims_max. Return: 1 there are more; 0. */
+int attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                         uint32_t claims_max);
 
 /** attnd_tree_pin() - keep the leading blocks until they are unpinned, or the namespace has no
  * handle any more. At most half of the namespace's budget, and half of the pool, can be pinned. */

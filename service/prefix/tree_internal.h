@@ -11,6 +11,7 @@
 #ifndef ATTND_SERVICE_PREFIX_TREE_INTERNAL_H
 #define ATTND_SERVICE_PREFIX_TREE_INTERNAL_H
 
+#include "ipc/closer.h"
 #include "service/prefix/tree.h"
 
 __extension__ typedef unsigned __int128 attnd_u128;
@@ -73,6 +74,7 @@ struct attnd_tree_space {
 };
 
 struct attnd_tree {
+    struct attnd_closing closing; /* first: at the very end */
     struct attnd_tree_args args;
     struct attnd_tree_below below;  /* take NULL: there is none */
     struct attnd_tree_block *block; /* [blocks_max], touched up to fresh */

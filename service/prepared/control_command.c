@@ -4,9 +4,11 @@
  * Control commands wait in one line. One names its object and not what it will say: that is looked
  * up when it is sent, so an object that changes twice meanwhile is sent once, and newest. The line
  * keeps its order with two exceptions. Where a memory is not mapped yet, others pass; one that is
- * passed says the newest, too, and mailboxes wait for all their runs. And the HOLDs of a session
- * that has many out wait. The rings have room for ATTND_QUEUE_CONTROLS of them at once, beside all
- * runs, so neither crowds the other out.
+ * passed says the newest, too, and mailboxes wait for all their runs. A PUBLISH passes what waits
+ * for a run's tensors, and waits itself for the tables of its plan: a set may have brought them,
+ * and the worker looks them up when it is published, for runs that it has had for long. And the
+ * HOLDs of a session that has many out wait. The rings have room for ATTND_QUEUE_CONTROLS of them
+ * at once, beside all runs, so neither crowds the other out.
  */
 #include "service/prepared/internal.h"
 
@@ -47,7 +49,7 @@ static struct attnd_control_command step_up(struct attnd_prepared_runs *prepared
 
 void attnd_control_command_mail(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail)
 {
-    if (prepared_runs->lost || mail->due)
+    if (!attnd_mail_has_worker(prepared_runs, mail) || mail->due)
         return;
     mail->due = 1;
     line_up(prepared_runs,
@@ -58,7 +60,7 @@ void attnd_control_command_mail(struct attnd_prepared_runs *prepared_runs, struc
 void attnd_control_command_prepared(struct attnd_prepared_runs *prepared_runs,
                                     struct attnd_prepared *prepared)
 {
-    if (prepared_runs->lost || prepared->due)
+    if (!attnd_mail_has_worker(prepared_runs, prepared->mail) || prepared->due)
         return;
     prepared->due = 1;
     prepared->mail->runs_due++;
@@ -71,7 +73,7 @@ void attnd_control_command_prepared(struct attnd_prepared_runs *prepared_runs,
 void attnd_control_command_plan(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
                                 struct attnd_plan_change *change)
 {
-    assert(!prepared_runs->lost);
+    assert(attnd_mail_has_worker(prepared_runs, change->plan->prepared_runs->mail));
     line_up(prepared_runs, &(struct attnd_control_command){.kind = kind, .change = change});
 }
 
@@ -151,6 +153,18 @@ static enum readiness ready_hold(const struct attnd_control_command *control)
     return control->change->client->holds < ATTND_HOLDS_SESSION_MAX ? READY : NOT_YET;
 }
 
+/* A table that never will be mapped is the worker's to refuse. */
+static enum readiness ready_publish(const struct attnd_prepared_runs *prepared_runs,
+                                    const struct attnd_control_command *control)
+{
+    if (prepared_runs->maps->not_mapped == 0)
+        return READY;
+    for (uint32_t i = 0; i < ATTND_TABLES; i++)
+        if (mapped(prepared_runs, control->change->plan->tables[i]) == 0)
+            return NOT_YET;
+    return READY;
+}
+
 static enum readiness ready(struct attnd_prepared_runs *prepared_runs,
                             const struct attnd_control_command *control)
 {
@@ -158,6 +172,8 @@ static enum readiness ready(struct attnd_prepared_runs *prepared_runs,
         return ready_prepared(prepared_runs, control);
     if (control->kind == ATTND_COMMAND_HOLD)
         return ready_hold(control);
+    if (control->kind == ATTND_COMMAND_PUBLISH)
+        return ready_publish(prepared_runs, control);
     return control->kind == ATTND_COMMAND_MAILBOX ? ready_mail(prepared_runs, control) : READY;
 }
 

@@ -6,6 +6,24 @@
 
 #include "service/prepared/prepared.h"
 
+/* Has the worker a part in what becomes of @mail and its runs? Then it is told, and its ack
+ * awaited. It has none where there is no worker, nor where the engine executes. */
+static inline int attnd_mail_has_worker(const struct attnd_prepared_runs *prepared_runs,
+                                        const struct attnd_mail *mail)
+{
+    return !prepared_runs->lost && !mail->by_engine;
+}
+
+/* ---- executor.c ---- */
+
+/** attnd_executor_choose() - who executes the launched runs of a session
+ * @wish: enum attnd_executor, of the session; if it has none the operator's counts
+ * @mail: receives by_engine and why
+ * Return: 0; -ATTND_E_UNSUPPORTED it cannot be the engine (field executor); -ATTND_E_INVALID there
+ * is no such wish (field executor). */
+int attnd_executor_choose(const struct attnd_service *service, uint32_t wish,
+                          struct attnd_mail *mail, struct attnd_fault *fault);
+
 /* ---- prepared.c ---- */
 
 /** attnd_prepared_mail_acked(), _run_acked() - the worker acked a control command with @code; the

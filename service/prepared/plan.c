@@ -11,6 +11,9 @@
  * read. When none is left to write to, a HOLD, which waits for all of them, makes them free again:
  * once every ATTND_GENERATIONS - 1 advances.
  *
+ * Where the worker has no part in a plan's runs nothing is held and nothing is published: what the
+ * engine's kernels read is a copy (objects/image.c).
+ *
  * Scratch of prepared runs is kept for as long as they are, so nobody can wait for it. A session
  * that took all would shut others out, and is refused what is beyond its share.
  */
@@ -69,7 +72,8 @@ static int describe(const struct attnd_prepared_runs *prepared_runs,
         rc = check_own(client, prepared->memories[1], ATTND_F_O, fault);
     if (rc == 0)
         rc = check_own(client, prepared->memories[2], ATTND_F_LSE, fault);
-    if (rc == 0 && lane->bytes < plan->scratch_bytes)
+    if (rc == 0 && attnd_mail_has_worker(prepared_runs, prepared->mail) &&
+        lane->bytes < plan->scratch_bytes)
         rc = attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                              (int64_t)plan->scratch_bytes, (int64_t)prepared_runs->scratch.bytes);
     if (rc < 0)
@@ -152,7 +156,7 @@ void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
 {
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         plan->prepared_runs->lane[i].bytes = 0;
-    if (plan->filled)
+    if (plan->filled && attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
         (void)take_blocks(prepared_runs, plan, NULL);
 }
 
@@ -205,13 +209,11 @@ int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_
 
     /* A lane's block that runs use may be larger or, on its way to a set, smaller than it should
      * be; only a set, which holds them, may move it. Without a worker there is none to take. */
-    if (lane->uses++ == 0 && !prepared_runs->lost)
+    if (lane->uses++ == 0 && attnd_mail_has_worker(prepared_runs, own->mail))
         rc = take_block(prepared_runs, plan, lane, fault);
     take_memories(prepared);
     if (rc == 0)
         rc = describe(prepared_runs, prepared, prepared_runs->service, &run, fault);
-    if (rc == -ATTND_E_NO_SPACE && prepared_runs->lost)
-        rc = 0;
     if (rc < 0) {
         unuse_lane(prepared_runs, own->mail, lane);
         attnd_places_release(prepared_runs->service, prepared->memories);
@@ -270,7 +272,8 @@ static void send(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
 int attnd_prepared_hold(struct attnd_plan_change *change)
 {
     struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
-    if (!has_runs(change->plan) || prepared_runs->lost)
+    const struct attnd_plan_object *plan = change->plan;
+    if (!has_runs(plan) || !attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
         return 0;
     send(prepared_runs, ATTND_COMMAND_HOLD, change);
     return 1;
@@ -288,11 +291,12 @@ int attnd_prepared_publish(struct attnd_plan_change *change)
     struct attnd_plan_object *plan = change->plan;
     if (!has_runs(plan) && change->sent != ATTND_COMMAND_HOLD)
         return 0;
-    plan->published |= 1u << plan->generation;
-    if (prepared_runs->lost) {
+    if (!attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail)) {
+        held(plan);
         plan->prepared_runs->taken = NULL;
         return 0;
     }
+    plan->published |= 1u << plan->generation;
     send(prepared_runs, ATTND_COMMAND_PUBLISH, change);
     return 1;
 }
@@ -304,7 +308,7 @@ int attnd_prepared_was_set(struct attnd_plan_change *change, struct attnd_fault 
     int rc = 0;
     if (!has_runs(plan))
         return 0;
-    if (plan->filled && !prepared_runs->lost)
+    if (plan->filled && attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
         rc = take_blocks(prepared_runs, plan, fault);
     if (rc < 0)
         plan->filled = 0;

@@ -6,6 +6,9 @@
  * takes the reverse, and the worker's ack matters even more: what a run reads and writes is let go
  * only when nothing of it can be in flight. A dead session's runs are not ended one by one. The
  * worker is sent one command, to look at the mailbox no more, and its ack frees them all.
+ *
+ * Where the engine executes its launched runs itself the worker has no part in any of this, and
+ * each step is done as if its ack had come at once.
  */
 #include "service/prepared/internal.h"
 
@@ -26,6 +29,7 @@ int attnd_prepared_new(struct attnd_service *service, const struct attnd_maps *m
     prepared_runs->lost = 1;
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
         prepared_runs->prepared[i].next = i + 1 < ATTND_QUEUE_PREPARED ? i + 1 : ATTND_NONE;
+    prepared_runs->free_last = ATTND_QUEUE_PREPARED - 1;
     attnd_control_command_init(prepared_runs);
     *out = prepared_runs;
     return 0;
@@ -67,7 +71,29 @@ static int take_memory(struct attnd_client *client, uint32_t kind, struct attnd_
     return rc;
 }
 
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
+/* Answers the call that waits, if one does: the session may be dying. It may be ended by this. */
+static void answer(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                   uint32_t call, uint32_t run, const struct attnd_fault *fault)
+{
+    const struct attnd_prepared_answer is = {.call = call, .run = run, .fault = *fault};
+    if (!mail->calling)
+        return;
+    mail->calling = 0;
+    prepared_runs->events.answered(mail, &is);
+}
+
+/* For runs that the engine executes: nobody is asked. */
+static void open_at_once(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail)
+{
+    static const struct attnd_fault none;
+    mail->state = ATTND_MAIL_OPEN;
+    prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)] =
+        (struct attnd_mailbox_slot){.memory = ATTND_NONE, .session = mail->client->id};
+    answer(prepared_runs, mail, ATTND_PREPARED_OPENED, 0, &none);
+}
+
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+                        struct attnd_fault *fault)
 {
     struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     uint32_t kind = prepared_runs->queue->info.mailbox_kind;
@@ -80,13 +106,19 @@ int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_f
     if (!mail)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, ATTND_MAILBOXES_MAX,
                                ATTND_MAILBOXES_MAX);
-    *mail = (struct attnd_mail){.client = client, .call_id = id};
-    int rc = take_memory(client, kind, mail, fault);
+    struct attnd_mail opened = {.client = client, .call_id = id, .calling = 1};
+    int rc = attnd_executor_choose(client->service, wish, &opened, fault);
+    if (rc == 0 && !opened.by_engine)
+        rc = take_memory(client, kind, &opened, fault);
     if (rc < 0)
         return rc;
-    mail->state = ATTND_MAIL_OPENING;
-    mail->calling = 1;
+    *mail = opened;
     client->mail = mail;
+    if (mail->by_engine) {
+        open_at_once(prepared_runs, mail);
+        return 1;
+    }
+    mail->state = ATTND_MAIL_OPENING;
     prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)] =
         (struct attnd_mailbox_slot){
             .memory = mail->memory->index, .session = client->id, .fresh = 1};
@@ -156,21 +188,12 @@ int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, 
     client->mail->call_id = id;
     attnd_control_command_prepared(prepared_runs, prepared);
     attnd_control_command_pump(prepared_runs);
+    if (prepared->mail->by_engine)
+        attnd_prepared_run_acked(prepared_runs, prepared, 0, 0);
     return 1;
 }
 
 /* ---- ending ---- */
-
-/* Answers the call that waits, if one does: the session may be dying. It may be ended by this. */
-static void answer(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
-                   uint32_t call, uint32_t run, const struct attnd_fault *fault)
-{
-    const struct attnd_prepared_answer is = {.call = call, .run = run, .fault = *fault};
-    if (!mail->calling)
-        return;
-    mail->calling = 0;
-    prepared_runs->events.answered(mail, &is);
-}
 
 /* Nothing of it is in flight, nor is any control command about it. */
 static void release(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared)
@@ -181,8 +204,13 @@ static void release(struct attnd_prepared_runs *prepared_runs, struct attnd_prep
     attnd_prepared_leave(prepared_runs, prepared);
     attnd_places_release(prepared_runs->service, prepared->memories);
     *attnd_prepared_run(prepared_runs, prepared) = (struct attnd_run){.mailbox = ATTND_NONE};
-    *prepared = (struct attnd_prepared){.next = prepared_runs->free_prepared, .serial = serial + 1};
-    prepared_runs->free_prepared = attnd_prepared_index(prepared_runs, prepared);
+    *prepared = (struct attnd_prepared){.next = ATTND_NONE, .serial = serial + 1};
+    const uint32_t index = attnd_prepared_index(prepared_runs, prepared);
+    if (prepared_runs->free_prepared == ATTND_NONE)
+        prepared_runs->free_prepared = index;
+    else
+        prepared_runs->prepared[prepared_runs->free_last].next = index;
+    prepared_runs->free_last = index;
     prepared_runs->prepared_count--;
 }
 
@@ -209,7 +237,7 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
         made = 1;
     }
     /* The worker knows the run all the same where a memory of it has failed since. */
-    if (made && code == 0)
+    if (made && code == 0 && attnd_mail_has_worker(prepared_runs, mail))
         code = attnd_prepared_lacks(prepared_runs, prepared, &fault);
     if (made && code < 0)
         end_prepared(prepared_runs, prepared);
@@ -239,7 +267,7 @@ int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run
     client->mail->call_id = id;
     prepared->called = 1;
     end_prepared(prepared_runs, prepared);
-    if (prepared_runs->lost)
+    if (!attnd_mail_has_worker(prepared_runs, prepared->mail))
         attnd_prepared_run_acked(prepared_runs, prepared, 1, 0);
     return 1;
 }
@@ -252,7 +280,8 @@ static void let_go(struct attnd_prepared_runs *prepared_runs, struct attnd_mail 
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED && mail->prepared; i++)
         if (prepared_runs->prepared[i].mail == mail)
             release(prepared_runs, &prepared_runs->prepared[i]);
-    attnd_memory_unref(client->service, mail->memory);
+    if (mail->memory)
+        attnd_memory_unref(client->service, mail->memory);
     *mail = (struct attnd_mail){.state = ATTND_MAIL_FREE};
     client->mail = NULL;
 }
@@ -270,7 +299,7 @@ void attnd_prepared_close(struct attnd_client *client)
         if (prepared_runs->prepared[i].mail == mail)
             attnd_poke32(&attnd_prepared_run(prepared_runs, &prepared_runs->prepared[i])->cancel,
                          1);
-    if (prepared_runs->lost) {
+    if (!attnd_mail_has_worker(prepared_runs, mail)) {
         let_go(prepared_runs, mail);
         return;
     }
@@ -326,7 +355,9 @@ int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepar
     const struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     const struct attnd_mailbox_slot *slot =
         &prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, client->mail)];
-    *status = (struct attnd_prepared_status){.prepared = client->mail->prepared,
+    *status = (struct attnd_prepared_status){.by_engine = client->mail->by_engine,
+                                             .why = client->mail->why,
+                                             .prepared = client->mail->prepared,
                                              .launches = attnd_peek64(&slot->runs),
                                              .busy_ns = attnd_peek64(&slot->busy_ns),
                                              .errors = attnd_peek32(&slot->errors),

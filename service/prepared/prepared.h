@@ -31,11 +31,14 @@ enum attnd_mail_state {
     ATTND_MAIL_CLOSING /* the session is gone; the worker has not acked that it let go */
 };
 
-/* A session's mailbox. Its number is that of its slot in the queue segment. */
+/* A session's mailbox. Its number is that of its slot in the queue segment. Where the engine
+ * executes its launched runs itself there is no memory, and the worker hears of none of it. */
 struct attnd_mail {
     struct attnd_client *client;
-    struct attnd_memory *memory; /* referenced */
+    struct attnd_memory *memory; /* referenced; NULL: the engine executes */
     uint32_t handle;             /* of the memory, in the session */
+    int by_engine;
+    const char *why; /* that, or not; for status; static */
     enum attnd_mail_state state;
     uint32_t prepared;      /* runs */
     uint64_t scratch_bytes; /* of them */
@@ -124,7 +127,9 @@ struct attnd_prepared_runs {
     struct attnd_prepared_events events;
     int lost; /* there is no worker: nothing is in flight, and the next one is sent everything */
     struct attnd_heap scratch; /* of prepared runs */
-    uint32_t free_prepared, prepared_count;
+    /* The one that was given back first is given out first: a graph that replays the number of a
+     * run that is gone is answered so, and does not come upon another's. */
+    uint32_t free_prepared, free_last, prepared_count;
     uint32_t waiting_begin, waiting_count; /* circular */
     uint32_t free_sent, sent_count;
     struct attnd_mail mail[ATTND_MAILBOXES_MAX];
@@ -161,12 +166,16 @@ int attnd_prepared_new(struct attnd_service *service, const struct attnd_maps *m
                        struct attnd_prepared_runs **out);
 void attnd_prepared_free(struct attnd_prepared_runs *prepared_runs);
 
-/* The three below answer request @id later, by the event answered, where they return 1; otherwise
- * they return a fault's code. A session has one of them open at a time. */
+/* The three below answer request @id by the event answered where they return 1: later, or before
+ * they return where the worker has no part in it. Otherwise they return a fault's code. A session
+ * has one of them open at a time. */
 
-/** attnd_prepared_open() - a mailbox for the session. -ATTND_E_BUSY it has one;
- * -ATTND_E_UNSUPPORTED (field mailbox) the worker watches none; -ATTND_E_NO_MEMORY. */
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault);
+/** attnd_prepared_open() - a mailbox for the session; @wish: enum attnd_executor.
+ * -ATTND_E_BUSY it has one; -ATTND_E_UNSUPPORTED the worker watches none (field mailbox), or the
+ * engine cannot execute what it wants to (field executor); -ATTND_E_INVALID (field executor);
+ * -ATTND_E_NO_MEMORY. */
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+                        struct attnd_fault *fault);
 
 /**
  * attnd_prepared_add() - a run that the session's stream may launch
@@ -180,6 +189,8 @@ int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run
                           struct attnd_fault *fault);
 
 struct attnd_prepared_status {
+    int by_engine;
+    const char *why; /* static */
     uint32_t prepared;
     uint64_t launches, busy_ns;
     uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */

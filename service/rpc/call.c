@@ -8,6 +8,7 @@
 #include "service/rpc/call.h"
 
 #include "schemas/crash.h"
+#include "service/objects/wakes.h"
 #include "service/rpc/control_decode.h"
 #include "service/session/session.h"
 
@@ -25,6 +26,7 @@ struct attnd_control {
     _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t request[ATTND_CONTROL_DECODE_BYTES];
     _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t reply[REPLY_BYTES];
     struct attnd_admit_alloc request_alloc, reply_alloc;
+    size_t received_bytes;
 };
 
 int attnd_control_new(struct attnd_service *service)
@@ -83,8 +85,37 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
         return 1;
     }
     attnd_control_reset(client->service);
+    control->received_bytes = (size_t)received;
     return attnd_control_decode(control->received, (size_t)received, &control->request_alloc,
                                 request);
+}
+
+int attnd_control_keep(struct attnd_client *client)
+{
+    const struct attnd_control *control = client->service->control;
+
+    client->again = malloc(control->received_bytes);
+    if (!client->again)
+        return -ATTND_E_NO_MEMORY;
+    client->again_bytes = control->received_bytes;
+    memcpy(client->again, control->received, client->again_bytes);
+    return 0;
+}
+
+int attnd_control_kept(struct attnd_client *client, Attnd__Request **request)
+{
+    struct attnd_control *control = client->service->control;
+
+    attnd_control_reset(client->service);
+    return attnd_control_decode(client->again, client->again_bytes, &control->request_alloc,
+                                request);
+}
+
+void attnd_control_drop(struct attnd_client *client)
+{
+    free(client->again);
+    client->again = NULL;
+    client->again_done = 0;
 }
 
 /* Return: 0, or the code of the failure to send. */
@@ -107,7 +138,7 @@ static int send_reply(struct attnd_call *call, int code)
     size_t bytes = attnd__reply__get_packed_size(reply);
     assert(bytes <= sizeof(control->sent));
     attnd__reply__pack(reply, control->sent);
-    return attnd_fdpass_send(call->client->socket, control->sent, bytes, call->reply_fds,
+    return attnd_client_send(call->client, control->sent, bytes, call->reply_fds,
                              call->reply_fds_count);
 }
 

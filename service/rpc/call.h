@@ -7,6 +7,7 @@
 #include "ipc/fdpass.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/client.h"
+#include "service/rpc/control.h"
 
 /* A call while its handler runs. All that the reply points to comes from attnd_call_alloc(). */
 struct attnd_call {
@@ -23,6 +24,9 @@ struct attnd_call {
 
 /* A handler's return: the reply is sent later, by attnd_control_answer(). */
 #define ATTND_CALL_LATER 1
+/* A handler's return: a part is done, and the piece is over. It is called again with the same
+ * request, which brought no descriptor, behind others; client->again_done is kept until then. */
+#define ATTND_CALL_AGAIN 2
 
 /** attnd_control_new() - the service's message buffers. Return: 0 or -ATTND_E_NO_MEMORY. */
 int attnd_control_new(struct attnd_service *service);
@@ -31,9 +35,6 @@ void attnd_control_free(struct attnd_service *service);
 /** attnd_control_reset() - forget the last request and reply: their memory serves the next. */
 void attnd_control_reset(struct attnd_service *service);
 
-/* Descriptors run low: nothing is received until there are some. */
-#define ATTND_CONTROL_PAUSE 2
-
 /** attnd_control_receive() - one datagram of the client, decoded into the service's buffers
  * @request: NULL if its bytes are no request at all
  * @fds:     [ATTND_FDS_MAX], received with it
@@ -41,6 +42,14 @@ void attnd_control_reset(struct attnd_service *service);
  * ATTND_CONTROL_PAUSE. */
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
                           int *fds_count);
+
+/** attnd_control_keep() - the request that was received last, for ATTND_CALL_AGAIN. Return: 0;
+ * -ATTND_E_NO_MEMORY. */
+int attnd_control_keep(struct attnd_client *client);
+/** attnd_control_kept() - decode it again. Return: as attnd_control_decode(). */
+int attnd_control_kept(struct attnd_client *client, Attnd__Request **request);
+/** attnd_control_drop() - it is served. Harmless without one. */
+void attnd_control_drop(struct attnd_client *client);
 
 /** attnd_call_deliver() - send the reply: the result if @code is 0, else the call's fault. A client
  * that does not read its replies is ended by it. */

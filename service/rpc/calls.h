@@ -23,6 +23,7 @@ attnd_call_fn attnd_call_pages_claim;                                /* lease_ca
 attnd_call_fn attnd_call_plan_create, attnd_call_plan_destroy;       /* plan_calls.c */
 attnd_call_fn attnd_call_mailbox_open, attnd_call_prepare;           /* prepared_calls.c */
 attnd_call_fn attnd_call_unprepare;                                  /* prepared_calls.c */
+attnd_call_fn attnd_call_plan_image, attnd_call_kernel_file;         /* engine_calls.c */
 attnd_call_fn attnd_call_session_weight;                             /* operator_calls.c */
 attnd_call_fn attnd_call_prefix_open, attnd_call_prefix_share;       /* prefix_calls.c */
 attnd_call_fn attnd_call_prefix_attach, attnd_call_prefix_release;   /* prefix_calls.c */

@@ -42,6 +42,8 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PLAN_IMAGE] = {attnd_call_plan_image, IN(OPEN)},
+    [ATTND__REQUEST__CALL_KERNEL_FILE] = {attnd_call_kernel_file, IN(OPEN)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN) | FOR_ROOT},
     [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill,
                                            IN(HELLO) | IN(OPEN) | FOR_ROOT},
@@ -70,9 +72,10 @@ static int serve(struct attnd_call *call)
     return calls[which].serve(call);
 }
 
-/* Serves a request whose form is known (@code 0) or answers that it is not understood. */
-static void answer(struct attnd_client *client, const Attnd__Request *request, int code, int *fds,
-                   int fds_count)
+/* Serves a request whose form is known (@code 0) or answers that it is not understood.
+ * Return: 0; ATTND_CONTROL_AGAIN. */
+static int answer(struct attnd_client *client, const Attnd__Request *request, int code, int *fds,
+                  int fds_count)
 {
     Attnd__Reply reply = ATTND__REPLY__INIT;
     struct attnd_fault fault = {.code = code};
@@ -87,8 +90,25 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
     reply.id = request->id;
     if (code == 0)
         code = serve(&call);
+    while (code == ATTND_CALL_AGAIN) {
+        if (client->again || attnd_control_keep(client) == 0)
+            return ATTND_CONTROL_AGAIN;
+        code = serve(&call); /* without memory to wait with */
+    }
+    attnd_control_drop(client);
     if (code != ATTND_CALL_LATER)
         attnd_call_deliver(&call, code);
+    return 0;
+}
+
+/* One that was begun. */
+static int go_on(struct attnd_client *client)
+{
+    Attnd__Request *request = NULL;
+    int rc = attnd_control_kept(client, &request);
+
+    assert(rc == 0 && request); /* it was good the first time */
+    return answer(client, request, rc, NULL, 0);
 }
 
 int attnd_control_serve(struct attnd_client *client)
@@ -97,16 +117,18 @@ int attnd_control_serve(struct attnd_client *client)
     int fds_count = 0;
     Attnd__Request *request = NULL;
 
-    /* The datagram stays where it is, and the socket readable. */
+    if (client->again)
+        return go_on(client);
+    /* The datagram stays where it is. */
     if (client->state == ATTND_CLIENT_OPEN && !attnd_sched_caught_up(client))
-        return 0;
+        return ATTND_CONTROL_AGAIN;
     if (client->state == ATTND_CLIENT_DYING)
         return 0;
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)
-        return rc == ATTND_CONTROL_PAUSE;
+        return rc == ATTND_CONTROL_PAUSE ? rc : 0;
     if (request)
-        answer(client, request, rc, fds, fds_count);
+        rc = answer(client, request, rc, fds, fds_count);
     else
         attnd_client_kill(client, "its datagram is no request");
     int left = 0;
@@ -115,5 +137,5 @@ int attnd_control_serve(struct attnd_client *client)
             fds[left++] = fds[i];
     if (left > 0)
         attnd_discard(attnd_client_discards(client), fds, left);
-    return 0;
+    return request && rc == ATTND_CONTROL_AGAIN ? rc : 0;
 }

@@ -6,8 +6,11 @@
 
 #include "service/objects/client.h"
 
+#define ATTND_CONTROL_PAUSE 2 /* descriptors run low: look again in a while, and not before */
+#define ATTND_CONTROL_AGAIN 3 /* its turn has not come: ask again behind others */
+
 /** attnd_control_serve() - receive, serve and answer one datagram, if there is one. May end the
- * client. Return: 1: look again in a while, and not before; 0. */
+ * client. Return: 0; ATTND_CONTROL_PAUSE; ATTND_CONTROL_AGAIN. */
 int attnd_control_serve(struct attnd_client *client);
 
 #endif

@@ -89,6 +89,9 @@ int attnd_call_pages_alloc(struct attnd_call *call)
         rc = check_count(call, request->count);
     if (rc < 0)
         return rc;
+    while (attnd_lease_make_room(attachment->pool, request->count, ATTND_LEASE_ROOM_STEP))
+        if (attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
     return alloc(call, attachment, request->pool, request->count, call->request->id);
 }
 
@@ -131,6 +134,26 @@ int attnd_call_pages_share(struct attnd_call *call)
     return attnd_lease_share(attachment, request->page, (uint32_t)request->n_page, call->fault);
 }
 
+#define FREE_STEP 256u /* pages between two looks at the clock */
+
+/* All or none: what could fail is tried first, and nothing that comes between makes it fail. */
+static int free_some(struct attnd_call *call, struct attnd_attachment *attachment,
+                     const int32_t *pages, uint32_t count)
+{
+    uint32_t *done = &call->client->again_done;
+    int rc = *done ? 0 : attnd_lease_check_free(attachment, pages, count, call->fault);
+
+    while (rc == 0 && *done < count) {
+        const uint32_t part = count - *done < FREE_STEP ? count - *done : FREE_STEP;
+        rc = attnd_lease_free(attachment, pages + *done, part, call->fault);
+        *done += part;
+        if (*done < count && attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
+    }
+    *done = 0;
+    return rc;
+}
+
 int attnd_call_pages_free(struct attnd_call *call)
 {
     const Attnd__PagesFree *request = call->request->pages_free;
@@ -141,7 +164,7 @@ int attnd_call_pages_free(struct attnd_call *call)
     int rc = check_count(call, request->n_page);
     if (rc < 0)
         return rc;
-    return attnd_lease_free(attachment, request->page, (uint32_t)request->n_page, call->fault);
+    return free_some(call, attachment, request->page, (uint32_t)request->n_page);
 }
 
 int attnd_call_pages_offer(struct attnd_call *call)

@@ -8,6 +8,7 @@
  * Host memory that is made for a pool may be more than a worker can pin. As where memory is
  * registered, the reply waits until that is known; until then the session cannot name the pool.
  */
+#include "service/objects/lease.h"
 #include "service/objects/pool_check.h"
 #include "service/objects/ticket.h"
 #include "service/rpc/calls.h"
@@ -256,6 +257,9 @@ int attnd_call_pool_release(struct attnd_call *call)
         return -ATTND_E_UNKNOWN;
     if (attachment->plans || attachment->prefixes)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_POOL, 0, handle, 0);
+    while (attnd_lease_drop_some(call->client->attachments[handle - 1], ATTND_LEASE_DROP_STEP))
+        if (attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
     attnd_client_detach(call->client, handle);
     return 0;
 }

@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+/* Between two looks at the clock. */
+#define CLAIMS_STEP 64u
+#define BLOCKS_STEP 64u
 #define QUERY_SPACES_MAX 32u /* in one reply, which has to fit a datagram */
 
 static int no_memory(struct attnd_call *call)
@@ -57,6 +60,10 @@ int attnd_call_prefix_open(struct attnd_call *call)
 
     if (!reply)
         return no_memory(call);
+    while (attachment && attachment->writable && attachment->pool->prefix &&
+           attnd_tree_space_make_room(attachment->pool->prefix->tree, BLOCKS_STEP))
+        if (attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
     const struct attnd_tree_space_args args = {.block_pages = request->block_pages,
                                                .pages_max =
                                                    request->has_pages_max ? request->pages_max
@@ -106,7 +113,7 @@ int attnd_call_prefix_attach(struct attnd_call *call)
 int attnd_call_prefix_release(struct attnd_call *call)
 {
     uint32_t handle = call->request->prefix_release->prefix;
-    const struct attnd_prefix_handle *prefix = find(call, handle);
+    struct attnd_prefix_handle *prefix = find(call, handle);
 
     if (!prefix)
         return -ATTND_E_UNKNOWN;
@@ -114,8 +121,13 @@ int attnd_call_prefix_release(struct attnd_call *call)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_PREFIX, 0, handle,
                                prefix->in_flight);
     struct attnd_tree *tree = attnd_prefix_tree(prefix);
+    while (attnd_tree_owner_end(tree, &prefix->owner, CLAIMS_STEP)) {
+        attnd_sched_wake(tree); /* its claims have ended */
+        if (attnd_work_spent(&call->service->works))
+            return ATTND_CALL_AGAIN;
+    }
+    attnd_sched_wake(tree);
     attnd_prefix_space_release(call->client, handle);
-    attnd_sched_wake(tree); /* its claims have ended */
     return 0;
 }
 

@@ -1,12 +1,12 @@
 /*
  * prepared_calls.c - MailboxOpen, Prepare and Unprepare.
  *
- * None is answered at once. The next step of an engine's stream passes no daemon that could make it
+ * None is answered here. The next step of an engine's stream passes no daemon that could make it
  * wait, so the reply itself must mean that the worker is ready for it, or done with it.
  */
 #include "service/rpc/calls.h"
 
-/* prepared/ says 1 where the worker has to ack first. */
+/* prepared/ says 1 where it answers itself: when the worker has acked, or at once. */
 static int later(int rc)
 {
     return rc > 0 ? ATTND_CALL_LATER : rc;
@@ -14,7 +14,8 @@ static int later(int rc)
 
 int attnd_call_mailbox_open(struct attnd_call *call)
 {
-    return later(attnd_prepared_open(call->client, call->request->id, call->fault));
+    return later(attnd_prepared_open(call->client, call->request->id,
+                                     (uint32_t)call->request->mailbox_open->executor, call->fault));
 }
 
 int attnd_call_prepare(struct attnd_call *call)
@@ -49,12 +50,18 @@ void attnd_prepared_answered(struct attnd_mail *mail, const struct attnd_prepare
 
     reply.id = mail->call_id;
     if (answer->call == ATTND_PREPARED_OPENED) {
-        mailbox.memory = mail->handle;
-        mailbox.size_bytes = mail->memory->size_bytes;
-        mailbox.memory_kind = (Attnd__MemoryKind)mail->memory->kind;
+        mailbox.has_executor = 1;
+        mailbox.executor =
+            mail->by_engine ? ATTND__EXECUTOR__EXECUTOR_ENGINE : ATTND__EXECUTOR__EXECUTOR_SERVICE;
+        mailbox.memory_kind = ATTND__MEMORY_KIND__MEMORY_HOST;
+        if (mail->memory) {
+            mailbox.memory = mail->handle;
+            mailbox.size_bytes = mail->memory->size_bytes;
+            mailbox.memory_kind = (Attnd__MemoryKind)mail->memory->kind;
+            fd = mail->memory->fd;
+        }
         reply.mailbox = &mailbox;
         reply.result_case = ATTND__REPLY__RESULT_MAILBOX;
-        fd = mail->memory->fd;
     } else if (answer->call == ATTND_PREPARED_ADDED) {
         prepare.prepared = answer->run;
         reply.prepare = &prepare;

@@ -33,6 +33,8 @@ static void fill_prepared(Attnd__SessionStatus *status, const struct attnd_clien
 
     if (!attnd_prepared_status(client, &prepared))
         return;
+    status->executor = text(prepared.by_engine ? "engine" : "service");
+    status->executor_why = text(prepared.why);
     status->prepared = prepared.prepared;
     status->launches = prepared.launches;
     status->launch_busy_ns = prepared.busy_ns;
@@ -114,6 +116,9 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->has_shared_bytes = 1;
     status->quota_used = client->used; /* nothing runs before this is packed */
     status->n_quota_used = ATTND_QUOTA_KINDS;
+    status->loop_ns = client->account.spent_ns;
+    status->loop_over = client->account.over;
+    status->has_loop_ns = status->has_loop_over = 1;
     fill_state(status, client);
     fill_prepared(status, client);
 }
@@ -127,9 +132,7 @@ static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
     status->pages_leased = attnd_lease_count(pool);
     status->page_size = pool->shape.page_size;
     status->attached = pool->refs;
-    status->memory_bytes = 0;
-    for (uint32_t i = 0; i < pool->memories_count; i++)
-        status->memory_bytes += pool->memories[i]->size_bytes;
+    status->memory_bytes = pool->memory_bytes;
     status->has_layers = status->has_pages = status->has_pages_leased = 1;
     status->pages_cached = attnd_pool_cached(pool);
     status->has_pages_cached = 1;
@@ -245,6 +248,8 @@ static int add_user(struct attnd_call *call, Attnd__Status *status, uint32_t pla
     user->uid = call->service->quota_uids[place];
     user->quota_used = call->service->user_used[place];
     user->n_quota_used = ATTND_QUOTA_KINDS;
+    user->loop_ns = attnd_work_user_spent_ns(&call->service->works, (uid_t)user->uid);
+    user->has_loop_ns = 1;
     status->users[status->n_users++] = user;
     return 0;
 }
@@ -297,6 +302,19 @@ static void fill_worker(const struct attnd_data_status *data, const struct attnd
     }
 }
 
+static void fill_loop(const struct attnd_service *service, Attnd__Status *status)
+{
+    const struct attnd_closer_held held = attnd_closer_held();
+
+    status->loop_pieces = service->works.pieces;
+    status->loop_pieces_over = service->works.over;
+    status->loop_longest_ns = service->works.longest_ns;
+    status->closing = held.count;
+    status->closing_bytes = held.bytes;
+    status->has_loop_pieces = status->has_loop_pieces_over = status->has_loop_longest_ns = 1;
+    status->has_closing = status->has_closing_bytes = 1;
+}
+
 static void fill_service(const struct attnd_service *service, Attnd__Status *status)
 {
     struct attnd_data_status data;
@@ -317,6 +335,7 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->has_worker_heartbeat = status->has_time_ns = 1;
     status->worker_last_end = text(data.worker_last_end);
     fill_worker(&data, service, status);
+    fill_loop(service, status);
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);

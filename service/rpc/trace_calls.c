@@ -40,8 +40,8 @@ int attnd_call_trace(struct attnd_call *call)
     uint32_t *next = attnd_call_alloc(call, (workers + 1) * sizeof(*next));
 
     if (uid != 0 && uid != geteuid())
-        return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_SESSION, 0, (int64_t)uid,
-                               (int64_t)geteuid());
+        return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_DAEMON_UID, 0,
+                               (int64_t)geteuid(), (int64_t)uid);
     if (!reply || !records || !next)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     attnd__trace_reply__init(reply);

@@ -69,18 +69,29 @@ static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
 
 _Static_assert(ATTND_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
 
-static int admit_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
+static int begin_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
-    const struct attnd_client *client = op->lane->session->client;
+    struct attnd_client_lanes *session = op->lane->session;
+    const struct attnd_client *client = session->client;
     const struct attnd_attachment *attachment = op->plan->attachment;
     struct attnd_batch_limits limits = op->plan->limits;
     limits.leased = attachment->held;
-    int rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                               op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                               &limits, &to->staging, &to->u.batch, &op->fault);
-    to->u.batch.releases = attachment->releases;
-    return rc < 0 ? rc
-                  : attnd_variant_resolve(client, op->plan, &to->u.batch, op->memories, &op->fault);
+    int rc = attnd_admit_batch_begin(&session->admission, attnd_client_arena(client),
+                                     client->arena_bytes, op->sqe.u.set.header_offset_bytes,
+                                     op->sqe.u.set.header_bytes, &limits, &to->staging,
+                                     &to->u.batch, &op->fault);
+    to->u.batch.releases = attachment->releases; /* from before the first look at a lease */
+    return rc;
+}
+
+static int begin_advance(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
+    struct attnd_client_lanes *session = op->lane->session;
+    const struct attnd_client *client = session->client;
+
+    return attnd_admit_advance_begin(&session->admission, attnd_client_arena(client),
+                                     client->arena_bytes, &op->sqe.u.advance, &op->plan->limits,
+                                     &to->staging, &to->u.advance, &op->fault);
 }
 
 static int admit_merge(struct attnd_sched_op *op, struct attnd_admitted *to)
@@ -93,18 +104,32 @@ static int admit_merge(struct attnd_sched_op *op, struct attnd_admitted *to)
     return rc;
 }
 
-static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
+/* What is copied in parts: a batch or an advance. */
+static int is_long(const struct attnd_sched_op *op)
 {
-    const struct attnd_client *client = op->lane->session->client;
-    const void *arena = attnd_client_arena(client);
+    return op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE;
+}
+
+/* All of it, or the beginning of what is copied in parts. */
+static int begin(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
     if (op->prefix)
         return admit_prefix(op, to);
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        return admit_batch(op, to);
     if (op->sqe.opcode == ATTND_OP_MERGE)
         return admit_merge(op, to);
-    return attnd_admit_advance(arena, client->arena_bytes, &op->sqe.u.advance, &op->plan->limits,
-                               &to->staging, &to->u.advance, &op->fault);
+    return op->sqe.opcode == ATTND_OP_PLAN_SET ? begin_batch(op, to) : begin_advance(op, to);
+}
+
+/* Return: 1 there is more; 0 it is over; < 0. */
+static int go_on(struct attnd_sched_op *op)
+{
+    struct attnd_client_lanes *session = op->lane->session;
+    int rc = attnd_admit_go(&session->admission, &op->fault);
+
+    if (rc == 0 && op->sqe.opcode == ATTND_OP_PLAN_SET)
+        rc = attnd_variant_resolve(session->client, op->plan, &op->admitted->u.batch, op->memories,
+                                   &op->fault);
+    return rc;
 }
 
 void attnd_op_admit(struct attnd_sched_op *op)
@@ -116,7 +141,7 @@ void attnd_op_admit(struct attnd_sched_op *op)
         return;
     uint64_t words_before = admitted->staging.words_max;
     bound(session->client, &admitted->staging);
-    int rc = admit(op, admitted);
+    int rc = begin(op, admitted);
     charge(session->client, &admitted->staging, words_before);
     if (rc < 0) {
         give_memory(session, admitted);
@@ -124,6 +149,21 @@ void attnd_op_admit(struct attnd_sched_op *op)
     }
     op->admitted = admitted;
     session->admitted_bytes += attnd_admitted_bytes(admitted);
+    op->admits = is_long(op);
+}
+
+int attnd_op_admit_some(struct attnd_sched_op *op)
+{
+    const struct attnd_works *works = attnd_sched_works(op->lane->session);
+    int rc = 1;
+
+    while (op->admits && (rc = go_on(op)) > 0)
+        if (attnd_work_spent(works))
+            return 1;
+    op->admits = 0;
+    if (rc < 0)
+        attnd_op_let_go(op);
+    return 0;
 }
 
 void attnd_op_let_go(struct attnd_sched_op *op)

@@ -5,9 +5,11 @@
  * times: a HOLD is sent, the plan is changed, a PUBLISH is sent, and its ack is the end. What was
  * sent last stands in the operation.
  *
- * A set that takes long is planned by a thread of its own (planner.c), and its step goes on when
- * that is done. Meanwhile the plan is empty, and operations of other lanes that want it wait.
+ * What takes long is planned by a thread of its own (planner.c): a large set, a long advance, one
+ * that plans again. The step goes on when that is done. Meanwhile operations of other lanes that
+ * want the plan wait.
  */
+#include "service/objects/image.h"
 #include "service/sched/lanes.h"
 
 #include <stddef.h>
@@ -17,6 +19,8 @@
 #define ENTRY_WORK 16u
 #define PAGES_WORK 8u /* of them a unit */
 #define INLINE_WORK 65536u
+/* An advance only copies its lengths and pages. */
+#define INLINE_WORDS 32768u
 
 static uint64_t work_of(const struct attnd_batch_view *batch)
 {
@@ -50,7 +54,11 @@ static struct attnd_sched_op *op_of(struct attnd_planner_job *job)
 static void plan(struct attnd_planner_job *job)
 {
     struct attnd_sched_op *op = op_of(job);
-    (void)attnd_planobj_plan(op->plan, &op->admitted->u.batch, &op->fault);
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        (void)attnd_planobj_plan(op->plan, &op->admitted->u.batch, &op->fault);
+    else
+        (void)attnd_planobj_plan_advance(op->plan, &op->admitted->u.advance, op->generation,
+                                         &op->fault);
 }
 
 static void planned(struct attnd_planner_job *job, int worked)
@@ -85,17 +93,39 @@ static int lend(struct attnd_sched_op *op)
     return 1;
 }
 
-/* Return: 1 the thread plans it, and the step comes again; 0 it is planned, or has a fault. */
-static int plan_batch(struct attnd_sched_op *op)
+/* Leases of its pages, which are many. Meanwhile the plan is nobody else's. Return: 1 there are
+ * more; 0. */
+static int check_leases(struct attnd_sched_op *op)
+{
+    struct attnd_client_lanes *session = op->lane->session;
+    struct attnd_works *works = attnd_sched_works(session);
+    int rc;
+
+    while ((rc = attnd_planobj_check(op->plan, &op->admitted->u.batch, &op->cursor, &op->fault)) >
+           0)
+        if (attnd_work_spent(works)) {
+            op->plan->planning = 1;
+            return 1;
+        }
+    if (op->plan->planning) /* others have waited for it */
+        attnd_work_queue(works, &session->client->account, &session->retry_work);
+    op->plan->planning = 0;
+    return 0;
+}
+
+/* The step goes on like this where the batch is planned, or has a fault: DONE. */
+static enum attnd_step plan_batch(struct attnd_sched_op *op)
 {
     const struct attnd_batch_view *batch = &op->admitted->u.batch;
-    if (attnd_planobj_check(op->plan, batch, &op->fault) < 0)
-        return 0;
+    if (check_leases(op))
+        return ATTND_STEP_MORE;
+    if (op->fault.code != 0)
+        return ATTND_STEP_DONE;
     attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
     if (work_of(batch) > INLINE_WORK && lend(op))
-        return 1;
+        return ATTND_STEP_PLANNING;
     (void)attnd_planobj_plan(op->plan, batch, &op->fault);
-    return 0;
+    return ATTND_STEP_DONE;
 }
 
 /* Is anybody in the way? Return: 1 the step is over: @step. */
@@ -128,18 +158,59 @@ enum attnd_step attnd_change_set(struct attnd_sched_op *op)
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_STEP_DONE;
     if (!op->begin_ns) { /* otherwise it was planned meanwhile */
-        if (must_wait(op, &step))
+        if (op->cursor == 0 && must_wait(op, &step))
             return step;
         op->plan->filled = 0;
-        if (op->fault.code == 0 && plan_batch(op))
-            return ATTND_STEP_PLANNING;
+        step = op->fault.code == 0 ? plan_batch(op) : ATTND_STEP_DONE;
+        if (step != ATTND_STEP_DONE)
+            return step;
     }
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
     (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
     if (op->fault.code == 0)
         tell_found(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+}
+
+static int is_long(const struct attnd_sched_op *op)
+{
+    const struct attnd_plan_head *shape = attnd_plan_shape(op->plan->plan);
+    const struct attnd_advance_view *advance = &op->admitted->u.advance;
+
+    if (op->generation == ATTND_NONE)
+        return (uint64_t)ENTRY_WORK * shape->entries + shape->rows > INLINE_WORK;
+    return (uint64_t)advance->entries + advance->pages > INLINE_WORDS;
+}
+
+/* It is planned, or has a fault. */
+static enum attnd_step end_advance(struct attnd_sched_op *op)
+{
+    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
+
+    (void)attnd_planobj_advanced(op->plan, op->generation, scheduler->scratch.bytes, &op->fault);
+    if (op->generation == ATTND_NONE)
+        (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
+    if (op->generation != ATTND_NONE && op->fault.code != 0 && !op->change.sent)
+        return ATTND_STEP_DONE;
+    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+}
+
+/* Nobody is in the way. */
+static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
+{
+    const struct attnd_advance_view *view = &op->admitted->u.advance;
+
+    (void)attnd_sched_now(op->lane->session->scheduler);
+    op->generation = generation;
+    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0) {
+        if (is_long(op) && lend(op))
+            return ATTND_STEP_PLANNING;
+        (void)attnd_planobj_plan_advance(op->plan, view, generation, &op->fault);
+    }
+    return end_advance(op);
 }
 
 /* An advance into keys that are read once for several requests: as a set, of what is there. Runs of
@@ -147,23 +218,19 @@ enum attnd_step attnd_change_set(struct attnd_sched_op *op)
  * waits like this one, and is not waited for. */
 static enum attnd_step unshare(struct attnd_sched_op *op)
 {
-    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
-
     if (!op->change.sent && attnd_lane_users(op))
         return ATTND_STEP_BLOCKED;
     if (!op->change.sent && attnd_prepared_hold(change_of(op)))
         return ATTND_STEP_SENT;
-    (void)attnd_sched_now(scheduler);
-    (void)attnd_planobj_unshare(op->plan, &op->admitted->u.advance, scheduler->scratch.bytes,
-                                &op->fault);
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
-    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+    return advance(op, ATTND_NONE);
 }
 
 enum attnd_step attnd_change_advance(struct attnd_sched_op *op)
 {
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_STEP_DONE;
+    if (op->begin_ns) /* it was planned meanwhile */
+        return end_advance(op);
     int taken = op->plan->planning || (!op->change.sent && attnd_prepared_taken(op->plan));
     if (taken && op->fault.code == 0)
         return ATTND_STEP_BLOCKED;
@@ -173,13 +240,10 @@ enum attnd_step attnd_change_advance(struct attnd_sched_op *op)
         return ATTND_STEP_DONE;
     if (attnd_planobj_unshares(op->plan, &op->admitted->u.advance))
         return unshare(op);
-    if (attnd_planobj_free_generation(op->plan) < 0)
+    const int generation = attnd_planobj_free_generation(op->plan);
+    if (generation < 0)
         return attnd_prepared_stale(op->plan) && attnd_prepared_hold(change_of(op))
                    ? ATTND_STEP_SENT
                    : ATTND_STEP_BLOCKED;
-    (void)attnd_sched_now(op->lane->session->scheduler);
-    (void)attnd_planobj_advance(op->plan, &op->admitted->u.advance, &op->fault);
-    if (op->fault.code != 0 && !op->change.sent)
-        return ATTND_STEP_DONE;
-    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+    return advance(op, (uint32_t)generation);
 }

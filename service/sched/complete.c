@@ -132,8 +132,11 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
 struct attnd_sched_op *attnd_op_new(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = session->free_ops;
-    assert(op); /* as many as completion slots */
-    session->free_ops = op->next;
+    assert(session->client->in_flight < session->client->ring_entries);
+    if (op)
+        session->free_ops = op->next;
+    else
+        op = &session->ops[session->fresh_op++]; /* as many as completion slots */
     *op = (struct attnd_sched_op){.sqe = *sqe,
                                   .lane = &session->lane[0],
                                   .lengths = {.generation = ATTND_NONE},
@@ -145,6 +148,7 @@ struct attnd_sched_op *attnd_op_new(struct attnd_client_lanes *session, const st
 void attnd_op_free(struct attnd_sched_op *op)
 {
     struct attnd_client_lanes *session = op->lane->session;
+    attnd_deadlines_remove(&session->deadlines, op);
     attnd_op_let_go(op);
     attnd_results_unreserve(op);
     if (op->prefix)

@@ -3,13 +3,16 @@
  *
  * One that is queued ends at once. One that the worker has is only asked to stop, and completes
  * when it is retired. One timer serves all sessions: it fires at the earliest deadline that was
- * armed, looks at everything in flight and arms the next; operations that end in time cost it
- * nothing. The same timer looks again at completion rings that were full when nothing else would
- * have woken the daemon (submit.c).
+ * armed, and arms the next. Those that have passed are an item of their session, so that thousands
+ * that pass together are ended in pieces; operations that end in time cost the timer nothing. The
+ * same timer looks again at completion rings that were full when nothing else would have woken the
+ * daemon (submit.c).
  */
 #include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
+
+#include <stddef.h>
 
 #define STALL_NS_MAX 64000000u
 
@@ -24,7 +27,8 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
         }
         return 0;
     }
-    if (op == lane->head && (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING))
+    if (op == lane->head &&
+        (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING || op->cursor > 0))
         return 0; /* half done, and soon done */
     attnd_lane_remove(lane, op);
     if (code == -ATTND_E_TIMEOUT)
@@ -36,40 +40,83 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
     return 1;
 }
 
-void attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data)
+/* Those of one lane. Return: 1 all; 0 the piece is over. */
+static int cancel_in(struct attnd_lane *lane, uint64_t user_data, int *ended)
 {
-    int ended = attnd_prefix_cancel(session, user_data);
-    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
-        struct attnd_lane *lane = &session->lane[i];
-        for (struct attnd_sched_op *op = lane->head, *next; op; op = next) {
-            next = op->next;
-            if (op->sqe.user_data == user_data)
-                ended += end_early(lane, op, -ATTND_E_CANCELLED);
-        }
-        attnd_lane_go(lane);
+    const struct attnd_works *works = attnd_sched_works(lane->session);
+    struct attnd_sched_op *next;
+
+    for (struct attnd_sched_op *op = lane->head; op; op = next) {
+        next = op->next;
+        if (op->sqe.user_data != user_data)
+            continue;
+        *ended += end_early(lane, op, -ATTND_E_CANCELLED);
+        if (next && attnd_work_spent(works))
+            return 0;
+    }
+    return 1;
+}
+
+int attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data)
+{
+    int ended = attnd_prefix_cancel(session, user_data), all = 1;
+
+    for (uint32_t i = 0; i < ATTND_LANES_MAX && all; i++) {
+        all = cancel_in(&session->lane[i], user_data, &ended);
+        attnd_lane_go(&session->lane[i]);
     }
     if (ended) /* others may have stood in line behind it */
         attnd_lane_retry(session->scheduler);
+    return all;
 }
 
-/* Return: the earliest deadline left in the session. */
-static uint64_t expire_session(struct attnd_client_lanes *session, uint64_t now_ns)
+static void expire(struct attnd_sched_op *op)
 {
-    uint64_t earliest_ns = attnd_prefix_expire(session, now_ns);
-    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
-        struct attnd_lane *lane = &session->lane[i];
-        for (struct attnd_sched_op *op = lane->head, *next; op; op = next) {
-            next = op->next;
-            if (!op->deadline_ns || op->verdict)
-                continue;
-            if (op->deadline_ns <= now_ns)
-                end_early(lane, op, -ATTND_E_TIMEOUT);
-            else if (op->deadline_ns < earliest_ns)
-                earliest_ns = op->deadline_ns;
-        }
-        attnd_lane_go(lane);
+    struct attnd_lane *lane = op->lane;
+
+    attnd_deadlines_remove(&lane->session->deadlines, op);
+    if (op->parked) {
+        attnd_prefix_expire(op);
+        return;
     }
-    return earliest_ns;
+    (void)end_early(lane, op, -ATTND_E_TIMEOUT);
+    attnd_lane_go(lane);
+}
+
+int attnd_deadline_expire_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, expire_work));
+    struct attnd_works *works = attnd_sched_works(session);
+    struct attnd_sched_op *op;
+
+    session->scheduler->now_ns = 0;
+    const uint64_t now_ns = attnd_sched_now(session->scheduler);
+    while ((op = attnd_deadlines_first(&session->deadlines)) && op->deadline_ns <= now_ns) {
+        expire(op);
+        if (attnd_work_spent(works))
+            break;
+    }
+    attnd_lane_retry(session->scheduler); /* behind what is too late */
+    op = attnd_deadlines_first(&session->deadlines);
+    if (op && op->deadline_ns > now_ns)
+        attnd_deadline_arm(session->scheduler, op->deadline_ns);
+    return op && op->deadline_ns <= now_ns;
+}
+
+/* Return: the earliest deadline of the session that has not passed. */
+static uint64_t look_for_late(struct attnd_client_lanes *session, uint64_t now_ns)
+{
+    const struct attnd_sched_op *op = attnd_deadlines_first(&session->deadlines);
+
+    if (!op)
+        return UINT64_MAX;
+    if (op->deadline_ns > now_ns)
+        return op->deadline_ns;
+    attnd_work_start(attnd_sched_works(session), &session->client->account, &session->expire_work);
+    op = attnd_deadlines_first(&session->deadlines);
+    return op && op->deadline_ns > now_ns ? op->deadline_ns : UINT64_MAX;
 }
 
 /* Looks less and less often at a ring whose owner does not read. */
@@ -86,12 +133,11 @@ static void fire(void *context)
 {
     struct attnd_scheduler *scheduler = context;
     uint64_t now_ns = attnd_sched_now(scheduler), next_ns = UINT64_MAX;
-    scheduler->timer = NULL;
     scheduler->timer_ns = UINT64_MAX;
 
     for (uint32_t i = 0; i < scheduler->open_count; i++) {
         struct attnd_client_lanes *session = scheduler->open[i];
-        uint64_t deadline_ns = expire_session(session, now_ns);
+        uint64_t deadline_ns = look_for_late(session, now_ns);
         uint64_t look_ns = look_again(session, now_ns);
         next_ns = deadline_ns < next_ns ? deadline_ns : next_ns;
         next_ns = look_ns < next_ns ? look_ns : next_ns;
@@ -102,21 +148,16 @@ static void fire(void *context)
     attnd_sched_flush(scheduler);
 }
 
-void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns)
+int attnd_deadline_start(struct attnd_scheduler *scheduler)
 {
-    if (scheduler->timer && scheduler->timer_ns <= when_ns)
-        return;
-    attnd_deadline_stop(scheduler);
-    scheduler->timer = attnd_loop_watch_timer(scheduler->service->loop, when_ns, fire, scheduler);
-    scheduler->timer_ns = when_ns;
-    if (!scheduler->timer)
-        attnd_log(ATTND_LOG_WARNING, "no memory for a timer: timeouts come late");
+    scheduler->timer_ns = UINT64_MAX;
+    scheduler->timer = attnd_loop_timer_new(scheduler->service->loop, fire, scheduler);
+    return scheduler->timer ? 0 : -ATTND_E_NO_MEMORY;
 }
 
 void attnd_deadline_stop(struct attnd_scheduler *scheduler)
 {
-    if (scheduler->timer)
-        attnd_loop_unwatch(scheduler->service->loop, scheduler->timer, NULL, NULL);
+    attnd_loop_unwatch(scheduler->service->loop, scheduler->timer, NULL, NULL);
     scheduler->timer = NULL;
-    scheduler->timer_ns = UINT64_MAX;
+    scheduler->timer_ns = 0; /* and none is earlier */
 }

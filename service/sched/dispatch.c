@@ -52,11 +52,9 @@ static int resolve(struct attnd_sched_op *op, struct attnd_run *run)
 {
     const struct attnd_service *service = op->lane->session->scheduler->service;
     if (op->sqe.opcode == ATTND_OP_APPEND)
-        return attnd_places_append(service, op->plan, &op->sqe.u.append, op->memories, run,
-                                   &op->fault);
+        return attnd_places_append(op->plan, &op->sqe.u.append, op->memories, run, &op->fault);
     if (op->sqe.opcode == ATTND_OP_MERGE)
-        return attnd_places_merge(service, op->plan, &op->admitted->u.merge, op->memories, run,
-                                  &op->fault);
+        return attnd_places_merge(op->plan, &op->admitted->u.merge, op->memories, run, &op->fault);
     return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, &op->fault);
 }
 

@@ -8,6 +8,7 @@
  */
 #include "service/sched/lanes.h"
 
+#include "service/objects/wakes.h"
 #include "service/supervise/supervise.h"
 
 #include <stdlib.h>
@@ -28,7 +29,8 @@ void attnd_lanes_drain(struct attnd_client_lanes *session)
 {
     struct attnd_client *client = session->client;
     struct attnd_scheduler *scheduler = session->scheduler;
-    if (session->dispatched || session->sent || session->planning || client->mail)
+    if (!session->closed || session->dispatched || session->sent || session->planning ||
+        client->mail)
         return;
     client->lanes = NULL;
     attnd_admitted_free(client, session->spare);
@@ -50,9 +52,7 @@ static void flush_session(struct attnd_client_lanes *session)
     }
     session->dirty = 0;
     session->scheduler->dirty_count--;
-    struct attnd_submit_head *head = client->submission.address;
-    const struct attnd_doorbell doorbell = {.need = &head->cq_need, .fd = client->notify_fd};
-    (void)attnd_doorbell_ring(&doorbell);
+    attnd_client_knock(client);
 }
 
 void attnd_sched_flush(struct attnd_scheduler *scheduler)

@@ -60,13 +60,27 @@ static void leave_line(struct attnd_lane *lane)
     list_remove(&lane->session->waiting, lane);
 }
 
+static void block(struct attnd_lane *lane)
+{
+    lane->state = ATTND_LANE_BLOCKED;
+    lane->session->scheduler->blocked_count++;
+    list_push(&lane->session->blocked, lane);
+}
+
+static void unblock(struct attnd_lane *lane)
+{
+    lane->session->scheduler->blocked_count--;
+    list_remove(&lane->session->blocked, lane);
+}
+
 void attnd_lane_unlist(struct attnd_lane *lane)
 {
-    struct attnd_scheduler *scheduler = lane->session->scheduler;
     if (lane->state == ATTND_LANE_WAITING)
         leave_line(lane);
+    else if (lane->state == ATTND_LANE_READY)
+        list_remove(&lane->session->ready, lane);
     else if (lane->state == ATTND_LANE_BLOCKED)
-        list_remove(&scheduler->blocked, lane);
+        unblock(lane);
     else
         return;
     lane->state = ATTND_LANE_IDLE;
@@ -114,6 +128,7 @@ void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op)
     if (lane->changes == 0)
         pin(op);
     op->next = NULL;
+    op->previous = lane->tail;
     if (lane->tail)
         lane->tail->next = op;
     else
@@ -125,7 +140,9 @@ struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane)
 {
     struct attnd_sched_op *op = lane->head;
     lane->head = op->next;
-    if (!lane->head)
+    if (lane->head)
+        lane->head->previous = NULL;
+    else
         lane->tail = NULL;
     leaves(lane, op);
     return op;
@@ -139,12 +156,11 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
         attnd_lane_pop(lane);
         return;
     }
-    struct attnd_sched_op *before = lane->head;
-    while (before->next != op)
-        before = before->next;
-    before->next = op->next;
-    if (lane->tail == op)
-        lane->tail = before;
+    op->previous->next = op->next;
+    if (op->next)
+        op->next->previous = op->previous;
+    else
+        lane->tail = op->previous;
     leaves(lane, op);
 }
 
@@ -179,41 +195,74 @@ static void finish_head(struct attnd_lane *lane)
     attnd_complete(op, begin_ns, end_ns);
 }
 
-static void block(struct attnd_lane *lane)
+/* One step of the head. */
+static void end_step(struct attnd_lane *lane, enum attnd_step step)
 {
-    lane->state = ATTND_LANE_BLOCKED;
-    list_push(&lane->session->scheduler->blocked, lane);
+    switch (step) {
+    case ATTND_STEP_DONE:
+        finish_head(lane);
+        break;
+    case ATTND_STEP_MORE:
+        break;
+    case ATTND_STEP_DISPATCHED:
+        lane->state = ATTND_LANE_DISPATCHED;
+        break;
+    case ATTND_STEP_WAIT:
+        wait_in_line(lane);
+        break;
+    case ATTND_STEP_BLOCKED:
+        block(lane);
+        break;
+    case ATTND_STEP_SENT:
+        lane->state = ATTND_LANE_SENT;
+        lane->session->sent++;
+        break;
+    case ATTND_STEP_PLANNING:
+        lane->state = ATTND_LANE_PLANNING;
+        lane->session->planning++;
+        break;
+    case ATTND_STEP_PARKED:
+        attnd_lane_pop(lane);
+        break;
+    }
+}
+
+static void be_ready(struct attnd_lane *lane)
+{
+    struct attnd_client_lanes *session = lane->session;
+
+    lane->state = ATTND_LANE_READY;
+    list_push(&session->ready, lane);
+    attnd_work_queue(attnd_sched_works(session), &session->client->account, &session->lanes_work);
 }
 
 void attnd_lane_go(struct attnd_lane *lane)
 {
+    struct attnd_works *works = attnd_sched_works(lane->session);
+
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
-        switch (take_step(lane->head, 1)) {
-        case ATTND_STEP_DONE:
-            finish_head(lane);
-            break;
-        case ATTND_STEP_DISPATCHED:
-            lane->state = ATTND_LANE_DISPATCHED;
-            break;
-        case ATTND_STEP_WAIT:
-            wait_in_line(lane);
-            break;
-        case ATTND_STEP_BLOCKED:
-            block(lane);
-            break;
-        case ATTND_STEP_SENT:
-            lane->state = ATTND_LANE_SENT;
-            lane->session->sent++;
-            break;
-        case ATTND_STEP_PLANNING:
-            lane->state = ATTND_LANE_PLANNING;
-            lane->session->planning++;
-            break;
-        case ATTND_STEP_PARKED:
-            attnd_lane_pop(lane);
-            break;
-        }
+        end_step(lane, take_step(lane->head, 1));
+        if (lane->state == ATTND_LANE_IDLE && lane->head && attnd_work_spent(works))
+            be_ready(lane);
     }
+}
+
+int attnd_lane_ready_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, lanes_work));
+    struct attnd_works *works = attnd_sched_works(session);
+
+    session->scheduler->now_ns = 0;
+    while (session->ready.head) {
+        struct attnd_lane *lane = session->ready.head;
+        attnd_lane_unlist(lane);
+        attnd_lane_go(lane);
+        if (attnd_work_spent(works))
+            break;
+    }
+    return session->ready.head != NULL;
 }
 
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
@@ -264,25 +313,35 @@ static void retry_waiting(struct attnd_scheduler *scheduler)
         if (step == ATTND_STEP_WAIT)
             return;
         attnd_lane_unlist(lane);
-        if (step == ATTND_STEP_DISPATCHED) {
-            lane->state = ATTND_LANE_DISPATCHED;
-        } else if (step == ATTND_STEP_BLOCKED) {
-            block(lane);
-        } else {
-            finish_head(lane);
-            attnd_lane_go(lane);
-        }
+        end_step(lane, step);
+        attnd_lane_go(lane);
     }
+}
+
+int attnd_lane_retry_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, retry_work));
+
+    session->scheduler->now_ns = 0;
+    /* Each blocked lane once: those still blocked come to stand behind the count. */
+    for (uint32_t count = session->blocked.count; count > 0; count--) {
+        struct attnd_lane *lane = session->blocked.head;
+        attnd_lane_unlist(lane);
+        attnd_lane_go(lane);
+    }
+    return 0;
 }
 
 void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
     attnd_control_command_pump(scheduler->prepared_runs);
-    /* Each blocked lane once: those still blocked come to stand behind the count. */
-    for (uint32_t count = scheduler->blocked.count; count > 0; count--) {
-        struct attnd_lane *lane = scheduler->blocked.head;
-        attnd_lane_unlist(lane);
-        attnd_lane_go(lane);
+    for (uint32_t i = 0; i < scheduler->open_count && scheduler->blocked_count; i++) {
+        struct attnd_client_lanes *session = scheduler->open[i];
+        if (session->blocked.count)
+            attnd_work_start(&scheduler->service->works, &session->client->account,
+                             &session->retry_work);
     }
     retry_waiting(scheduler);
 }

@@ -14,7 +14,8 @@
  *   retire.c        the worker is done (or gone): slot and scratch back, the lane goes on
  *   complete.c      completion slots, notifications, operations back to their session
  *   results.c       what a completion has no room for
- *   deadline.c      cancel and timeouts
+ *   deadline.c      cancel and timeouts; deadlines.c: which is the earliest
+ *   close.c         the end of a session, in pieces
  *   flush.c         what happens once at the end of every entry into the scheduler
  *   sched.c         the whole: sessions in and out, the sweep, the loop's hooks
  */
@@ -52,27 +53,35 @@ struct attnd_lane;
 
 struct attnd_sched_op {
     struct attnd_sqe sqe;
-    struct attnd_sched_op *next; /* in its lane; in the session's free list */
+    struct attnd_sched_op *next;     /* in its lane; in the session's free list */
+    struct attnd_sched_op *previous; /* in its lane */
     struct attnd_lane *lane;
     struct attnd_plan_object *plan;     /* it or the other; both NULL: refused on the way in */
     struct attnd_prefix_handle *prefix; /* the namespace of a prefix operation */
+    struct attnd_prefix_parked *parked; /* a match that waits, in no lane; else NULL */
     uint32_t result_words;              /* reserved for its completion */
     uint32_t answer_words;              /* put there */
     struct attnd_plan_change change;    /* of a set or an advance: what was sent */
     struct attnd_lengths lengths;       /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
+    int admits;                   /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
-    uint64_t begin_ns;            /* of that; 0: it was not */
+    uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
+    uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
     uint64_t taken_ns;            /* out of the ring */
     uint64_t deadline_ns;         /* 0: none */
+    uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
+    uint32_t cursor;              /* of a prefix operation: blocks that are done; of a set: pages */
+    uint32_t counted;             /* of those: foreign ones, or taken ones */
     uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the step will bring */
 };
 
 enum attnd_lane_state {
-    ATTND_LANE_IDLE,       /* nothing at the head, or it takes a step now */
+    ATTND_LANE_IDLE,       /* nothing at the head, or its turn is now */
+    ATTND_LANE_READY,      /* the head's turn is to come: the piece of its session is over */
     ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
@@ -83,12 +92,18 @@ enum attnd_lane_state {
 struct attnd_lane {
     struct attnd_client_lanes *session;
     struct attnd_sched_op *head, *tail;
-    struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
+    struct attnd_lane *next; /* in session->waiting, blocked or ready */
     uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
     uint32_t changes;     /* sets and advances in it */
     int append_code;      /* of the last append that failed; 0: none did */
     uint32_t append_slot; /* of its completion */
+};
+
+/* Operations that have a deadline, the earliest first. */
+struct attnd_deadlines {
+    struct attnd_sched_op **heap; /* [count], room for all operations */
+    uint32_t count;
 };
 
 struct attnd_lane_list {
@@ -114,12 +129,31 @@ struct attnd_client_lanes {
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
     struct attnd_results results;
-    struct attnd_prefix_parked *parked; /* matches that wait, in no lane */
+    struct attnd_prefix_parked *parked;             /* matches that wait, in no lane */
+    struct attnd_prefix_parked *woken, **woken_end; /* of them, those that need not any more */
+    struct attnd_prefix_parked *leaving;            /* that are over */
     uint32_t parked_count;
     uint64_t parked_bytes;
     uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
+    struct attnd_lane_list blocked; /* for something of their own */
+    struct attnd_lane_list ready;
+    struct attnd_work ring_work;       /* slots are in the ring */
+    struct attnd_work lanes_work;      /* lanes are ready */
+    struct attnd_work retry_work;      /* what blocked lanes wait for may be there */
+    struct attnd_work wake_work;       /* parked matches are woken */
+    struct attnd_work leave_work;      /* and some are over, whose pages are given back */
+    struct attnd_work close_work;      /* it is closing */
+    uint32_t close_lane, close_prefix; /* how far that is */
+    int closed;                        /* and it is over */
+    struct attnd_deadlines deadlines;
+    struct attnd_work expire_work;    /* some of them have passed */
+    struct attnd_sqe taking;          /* a slot that takes several pieces */
+    int takes;                        /* 1: there is one */
+    struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
+    struct attnd_admission admission; /* what that carries, on its way */
     struct attnd_sched_op *free_ops;
+    uint32_t fresh_op; /* from here on they were never used: memory is touched as it is needed */
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
 };
@@ -146,7 +180,8 @@ struct attnd_scheduler {
     uint32_t open_busy;     /* open sessions of which the worker has runs */
     uint32_t waiting_count; /* lanes in the lines of all sessions */
     uint64_t waited;        /* numbers for lanes that come into one */
-    struct attnd_lane_list blocked;
+    uint32_t blocked_count; /* lanes that are blocked, of all sessions */
+    int moved;              /* slots that this sweep took out of rings */
     struct attnd_client_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
     struct attnd_planner *planner; /* NULL: nothing was large enough yet */
@@ -155,13 +190,14 @@ struct attnd_scheduler {
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
 };
 
-/* The outcome of a step of the head of a lane. */
+/* The outcome of an operation's turn. */
 enum attnd_step {
     ATTND_STEP_DONE,    /* complete it, with op->fault */
+    ATTND_STEP_MORE,    /* a part of it is done: it has another turn, behind others if need be */
     ATTND_STEP_WAIT,    /* in line, for what all runs share */
     ATTND_STEP_BLOCKED, /* apart, for something of its own */
     ATTND_STEP_DISPATCHED,
-    ATTND_STEP_SENT,     /* it takes another step when the worker has answered */
+    ATTND_STEP_SENT,     /* it has another turn when the worker has answered */
     ATTND_STEP_PLANNING, /* and when the planner's thread is done with it */
     ATTND_STEP_PARKED    /* it has left the lane, which goes on, and completes by itself */
 };
@@ -176,14 +212,27 @@ void attnd_sched_flush(struct attnd_scheduler *scheduler);
  * session is freed, and the event drained follows. */
 void attnd_lanes_drain(struct attnd_client_lanes *session);
 
-/** attnd_sched_now() - CLOCK_MONOTONIC, read at most once a sweep. */
+/** attnd_sched_now() - CLOCK_MONOTONIC, read at most once a piece. */
 uint64_t attnd_sched_now(struct attnd_scheduler *scheduler);
+
+/** attnd_sched_works() - the service's, and whose account a session's pieces are. */
+static inline struct attnd_works *attnd_sched_works(const struct attnd_client_lanes *session)
+{
+    return &session->scheduler->service->works;
+}
+
+/* ---- close.c ---- */
+
+/** attnd_session_close_go() - the item of a closing session, which is gone when it is over. */
+int attnd_session_close_go(struct attnd_work *work);
 
 /* ---- submit.c ---- */
 
-/** attnd_submit_sweep() - consume what the session's ring holds and there is room for.
- * Return: slots consumed. */
+/** attnd_submit_sweep() - consume what the session's ring holds and there is room for, until the
+ * piece is over. Return: slots consumed. */
 int attnd_submit_sweep(struct attnd_client_lanes *session);
+/** attnd_submit_go() - the same, as the item of the ring. */
+int attnd_submit_go(struct attnd_work *work);
 
 /* ---- lane.c ---- */
 
@@ -199,8 +248,13 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op);
 /** attnd_lane_users() - operations of other lanes on the plan of @op that keep the lengths which it
  * has now: those with no set or advance in front of them. */
 uint32_t attnd_lane_users(const struct attnd_sched_op *op);
-/** attnd_lane_go() - take steps until the lane is empty, waits, or the worker has its head. */
+/** attnd_lane_go() - give turns until the lane is empty, waits, or the worker has its head; or the
+ * piece is over: then it is ready, and goes on by turns. */
 void attnd_lane_go(struct attnd_lane *lane);
+/** attnd_lane_ready_go() - the item of lanes that are ready. */
+int attnd_lane_ready_go(struct attnd_work *work);
+/** attnd_lane_retry_go() - the item of blocked lanes. */
+int attnd_lane_retry_go(struct attnd_work *work);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
@@ -228,18 +282,17 @@ enum attnd_step attnd_change_advance(struct attnd_sched_op *op);
 
 /* ---- prefix_step.c ---- */
 
-/** attnd_prefix_step() - of an operation on the prefix tree. DONE or PARKED. */
+/** attnd_prefix_step() - of an operation on the prefix tree. DONE, MORE or PARKED. */
 enum attnd_step attnd_prefix_step(struct attnd_sched_op *op);
 /** attnd_prefix_find() - a match, whose pages are leased, also of what comes back from the host.
  * @recalls: 0: blocks are brought back only behind one that is found. */
 struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *handle,
                                            const struct attnd_tree_chain *chain, int recalls,
                                            int32_t *pages);
+/** attnd_prefix_part() - of @blocks, as many as an operation does before it looks at the clock. */
+uint32_t attnd_prefix_part(uint32_t blocks, uint32_t block_pages);
 /** attnd_prefix_waits() - 1: a match that ended like that is to wait for the claim. */
 int attnd_prefix_waits(const struct attnd_sched_op *op, const struct attnd_tree_result *result);
-/** attnd_prefix_matched() - lease what a match found. */
-void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
-                          uint32_t blocks);
 /** attnd_prefix_answer() - what the operation's completion says. */
 void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
                          uint64_t value);
@@ -252,10 +305,15 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
                       const struct attnd_tree_result *result);
 /** attnd_prefix_cancel() - end those of @user_data. Return: how many. */
 int attnd_prefix_cancel(struct attnd_client_lanes *session, uint64_t user_data);
-/** attnd_prefix_expire() - end those that are too late. Return: the earliest deadline left. */
-uint64_t attnd_prefix_expire(struct attnd_client_lanes *session, uint64_t now_ns);
-/** attnd_prefix_close() - the session is closing: nothing of it waits or is claimed any more. */
-void attnd_prefix_close(struct attnd_client_lanes *session);
+/** attnd_prefix_expire() - end one whose deadline has passed. */
+void attnd_prefix_expire(struct attnd_sched_op *op);
+/** attnd_prefix_close() - the session is closing: an operation more, until nothing of it waits or
+ * is claimed any more. Return: 1 there is more; 0. */
+int attnd_prefix_close(struct attnd_client_lanes *session);
+/** attnd_prefix_leave_go() - the item of matches that are over, and found too much. */
+int attnd_prefix_leave_go(struct attnd_work *work);
+/** attnd_prefix_wake_go() - the item of matches that are woken. */
+int attnd_prefix_wake_go(struct attnd_work *work);
 
 /* ---- dispatch.c ---- */
 
@@ -273,9 +331,11 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
 /* ---- admit.c ---- */
 
-/** attnd_op_admit() - copy and check the batch or the advance that the operation carries, once. A
- * failure becomes the operation's fault. */
+/** attnd_op_admit() - copy and check what the operation carries, once; of a batch or an advance the
+ * beginning. A failure becomes the operation's fault. */
 void attnd_op_admit(struct attnd_sched_op *op);
+/** attnd_op_admit_some() - the rest, as far as the piece goes. Return: 1 there is more; 0. */
+int attnd_op_admit_some(struct attnd_sched_op *op);
 /** attnd_op_let_go() - the operation needs its copy no more. Harmless without one. */
 void attnd_op_let_go(struct attnd_sched_op *op);
 /** attnd_admitted_free() - the memory of a copy of @client's. NULL is fine. */
@@ -316,9 +376,23 @@ static inline void attnd_deadline_fault(struct attnd_sched_op *op)
     attnd_fault_set(&op->fault, -ATTND_E_TIMEOUT, ATTND_F_TIMEOUT, 0, timeout_us, timeout_us);
 }
 
+/** attnd_deadline_start() - the timer. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_deadline_start(struct attnd_scheduler *scheduler);
+/** attnd_deadline_cancel() - end operations of @session that carry @user_data, as many as the
+ * piece has time for. Return: 1 all of them are ended; 0 some may be left. */
+int attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data);
+/** attnd_deadline_expire_go() - the item of deadlines that have passed. */
+int attnd_deadline_expire_go(struct attnd_work *work);
+
+/* ---- deadlines.c ---- */
+
 /** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
 void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
-/** attnd_deadline_cancel() - end operations of @session that carry @user_data. */
-void attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data);
+/** attnd_deadlines_add() - @op, which has one. */
+void attnd_deadlines_add(struct attnd_deadlines *deadlines, struct attnd_sched_op *op);
+/** attnd_deadlines_remove() - harmless without one. */
+void attnd_deadlines_remove(struct attnd_deadlines *deadlines, struct attnd_sched_op *op);
+/** attnd_deadlines_first() - NULL: none. */
+struct attnd_sched_op *attnd_deadlines_first(const struct attnd_deadlines *deadlines);
 
 #endif

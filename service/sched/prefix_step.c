@@ -1,20 +1,30 @@
 /*
  * prefix_step.c - the step of a prefix operation in its lane.
  *
- * All of them are done at once, on the loop's thread, so nobody ever sees half of one: a session
- * that dies has either published a block or not. Only a match can wait, and it does so outside of
- * its lane (parked.c): for what somebody computes, if it asked for that, and for what comes back
- * from host memory.
+ * Long ones are done in parts of some hundred blocks, between which others have their turns. A
+ * block is whole all the same: a session that dies has either published it or not. What a part
+ * found stays as it is until the next: pages that a match found are leased, and calls of the
+ * session, which could give up leases, come behind the operation. Only a match can wait, and it
+ * does so outside of its lane (parked.c): for what somebody computes, if it asked for that, and for
+ * what comes back from host memory.
  */
 #include "service/objects/lease.h"
 #include "service/sched/lanes.h"
 
-void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
-                          uint32_t blocks)
+/* Leases of what a match found. Return: 1 all of it is kept; 0 the session may have no more. */
+static int keep(const struct attnd_prefix_handle *handle, const int32_t *pages,
+                struct attnd_tree_result *found)
 {
     const struct attnd_tree_space_info *info =
         attnd_tree_space_info(attnd_prefix_tree(handle), handle->space);
-    attnd_lease_grant(handle->attachment, pages, blocks * info->args.block_pages);
+    const uint32_t kept =
+        attnd_lease_grant(handle->attachment, pages, found->blocks, info->args.block_pages);
+
+    if (kept == found->blocks)
+        return 1;
+    found->blocks = kept;
+    found->stop = ATTND_PREFIX_STOP_FULL;
+    return 0;
 }
 
 void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
@@ -33,7 +43,8 @@ struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *han
     uint32_t block_pages = attnd_tree_space_info(tree, chain->space)->args.block_pages;
     struct attnd_tree_result found = attnd_tree_match(tree, &handle->owner, chain, pages);
 
-    attnd_prefix_matched(handle, pages, found.blocks);
+    if (!keep(handle, pages, &found))
+        return found;
     recalls = recalls || found.blocks;
     while (tier && recalls && found.stop == ATTND_PREFIX_STOP_MISSING) {
         const struct attnd_block_key *keys = chain->keys + found.blocks;
@@ -46,7 +57,7 @@ struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *han
             break;
         int32_t *more_pages = pages + (size_t)found.blocks * block_pages;
         struct attnd_tree_result more = attnd_tree_match(tree, &handle->owner, &rest, more_pages);
-        attnd_prefix_matched(handle, more_pages, more.blocks);
+        (void)keep(handle, more_pages, &more);
         recalls = more.blocks > 0; /* each time at least one more, or it waits */
         found.blocks += more.blocks;
         found.foreign += more.foreign;
@@ -62,14 +73,64 @@ int attnd_prefix_waits(const struct attnd_sched_op *op, const struct attnd_tree_
            (op->sqe.u.prefix.flags & ATTND_PREFIX_WAIT || result->claimant == ATTND_TIER_SESSION);
 }
 
-static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_chain *chain,
-                             const struct attnd_prefix_view *view)
-{
-    struct attnd_prefix_handle *handle = op->prefix;
-    struct attnd_tree *tree = attnd_prefix_tree(handle);
-    struct attnd_tree_result result = attnd_prefix_find(handle, chain, 1, view->pages);
-    uint32_t block_pages = attnd_tree_space_info(tree, chain->space)->args.block_pages;
+/* Blocks of a part, and pages. */
+#define PART_BLOCKS 256u
+#define PART_PAGES 1024u
 
+uint32_t attnd_prefix_part(uint32_t blocks, uint32_t block_pages)
+{
+    uint32_t part = PART_PAGES / (block_pages ? block_pages : 1);
+
+    part = part < 1 ? 1 : part > PART_BLOCKS ? PART_BLOCKS : part;
+    return blocks < part ? blocks : part;
+}
+
+static uint32_t block_pages_of(const struct attnd_sched_op *op)
+{
+    const struct attnd_prefix_handle *handle = op->prefix;
+
+    return attnd_tree_space_info(attnd_prefix_tree(handle), handle->space)->args.block_pages;
+}
+
+/* The part behind what is done. */
+static struct attnd_tree_chain next_part(const struct attnd_sched_op *op)
+{
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
+    const uint32_t left = view->blocks - op->cursor;
+    const uint32_t count = attnd_prefix_part(left, block_pages_of(op));
+    const struct attnd_block_key *keys = op->cursor ? view->keys + op->cursor : view->keys;
+
+    return (struct attnd_tree_chain){.space = op->prefix->space,
+                                     .count = count,
+                                     .keys = keys,
+                                     .parent = op->cursor ? keys - 1 : view->parent,
+                                     .again = op->cursor > 0,
+                                     .more = left - count};
+}
+
+/* A part is done. Return: 1 another one follows. */
+static int advance(struct attnd_sched_op *op, uint32_t blocks, uint32_t counted,
+                   enum attnd_prefix_stop stop)
+{
+    op->cursor += blocks;
+    op->counted += counted;
+    if (stop != ATTND_PREFIX_STOP_END || op->cursor >= op->admitted->u.prefix.blocks)
+        return 0;
+    op->begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(op->lane->session->scheduler);
+    return 1;
+}
+
+static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
+{
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
+    const uint32_t block_pages = block_pages_of(op);
+    int32_t *pages = op->cursor ? view->pages + (size_t)op->cursor * block_pages : view->pages;
+    struct attnd_tree_result result = attnd_prefix_find(op->prefix, chain, 1, pages);
+
+    if (advance(op, result.blocks, result.foreign, result.stop))
+        return ATTND_STEP_MORE;
+    result.blocks = op->cursor;
+    result.foreign = op->counted;
     if (attnd_prefix_waits(op, &result) && attnd_prefix_park(op, view, &result))
         return ATTND_STEP_PARKED;
     attnd_prefix_answer(op, result.blocks, result.stop, result.foreign);
@@ -93,44 +154,62 @@ static int failed_append(const struct attnd_sched_op *op)
     return lane->append_code;
 }
 
-static void publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain,
-                    const struct attnd_prefix_view *view)
+/* May it be published at all? Return: 0, or the fault's code. */
+static int check_publish(struct attnd_sched_op *op)
 {
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
+    const int rc = failed_append(op);
+
+    if (rc < 0)
+        return attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
+    if (attnd_lease_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages, &op->fault) <
+        0) {
+        op->fault.field = ATTND_F_PAGES;
+        return op->fault.code;
+    }
+    return 0;
+}
+
+static enum attnd_step publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
+{
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
     struct attnd_prefix_handle *handle = op->prefix;
     struct attnd_tree *tree = attnd_prefix_tree(handle);
     struct attnd_tree_result result;
-    int rc = failed_append(op);
 
-    if (rc < 0) {
-        attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
-        return;
+    if (op->cursor == 0 && check_publish(op) < 0)
+        return ATTND_STEP_DONE;
+    const int32_t *pages =
+        op->cursor ? view->pages + (size_t)op->cursor * block_pages_of(op) : view->pages;
+    int rc = attnd_tree_publish(tree, &handle->owner, chain, pages, &result);
+    attnd_sched_wake(tree);
+    if (rc == -ATTND_E_UNKNOWN && op->cursor > 0) { /* its last part was evicted meanwhile */
+        rc = 0;
+        result.stop = ATTND_PREFIX_STOP_FULL;
     }
-    if (attnd_lease_check(handle->attachment, view->pages, op->sqe.u.prefix.pages, &op->fault) <
-        0) {
-        op->fault.field = ATTND_F_PAGES;
-        return;
-    }
-    rc = attnd_tree_publish(tree, &handle->owner, chain, view->pages, &result);
+    const int more =
+        advance(op, result.blocks, result.taken, rc < 0 ? ATTND_PREFIX_STOP_FULL : result.stop);
     if (rc < 0)
         attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
-                        result.blocks, result.blocks, chain->count);
-    else
-        attnd_prefix_answer(op, result.blocks, result.stop, result.taken);
-    attnd_sched_wake(tree);
+                        op->cursor, op->cursor, view->blocks);
+    else if (!more)
+        attnd_prefix_answer(op, op->cursor, result.stop, op->counted);
+    return more ? ATTND_STEP_MORE : ATTND_STEP_DONE;
 }
 
-static void others(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
+static enum attnd_step others(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
 {
     struct attnd_prefix_handle *handle = op->prefix;
     struct attnd_tree *tree = attnd_prefix_tree(handle);
-    struct attnd_tree_result result = {.stop = ATTND_PREFIX_STOP_END};
+    struct attnd_tree_result result = {.blocks = chain->count, .stop = ATTND_PREFIX_STOP_END};
+    uint32_t ended = 0;
 
     switch (op->sqe.opcode) {
     case ATTND_OP_PREFIX_CLAIM:
         result = attnd_tree_claim(tree, &handle->owner, chain);
         break;
     case ATTND_OP_PREFIX_ABANDON:
-        result.blocks = attnd_tree_abandon(tree, &handle->owner, chain);
+        ended = attnd_tree_abandon(tree, &handle->owner, chain);
         attnd_sched_wake(tree);
         break;
     case ATTND_OP_PREFIX_PIN:
@@ -140,23 +219,22 @@ static void others(struct attnd_sched_op *op, const struct attnd_tree_chain *cha
         result = attnd_tree_unpin(tree, chain);
         break;
     }
-    attnd_prefix_answer(op, result.blocks, result.stop, 0);
+    if (advance(op, result.blocks, ended, result.stop))
+        return ATTND_STEP_MORE;
+    attnd_prefix_answer(op, op->sqe.opcode == ATTND_OP_PREFIX_ABANDON ? op->counted : op->cursor,
+                        result.stop, 0);
+    return ATTND_STEP_DONE;
 }
 
 enum attnd_step attnd_prefix_step(struct attnd_sched_op *op)
 {
     if (op->fault.code != 0)
         return ATTND_STEP_DONE;
-    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
-    const struct attnd_tree_chain chain = {.space = op->prefix->space,
-                                           .count = view->blocks,
-                                           .keys = view->keys,
-                                           .parent = view->parent};
+    const struct attnd_tree_chain chain = next_part(op);
+
     if (op->sqe.opcode == ATTND_OP_PREFIX_MATCH)
-        return match(op, &chain, view);
+        return match(op, &chain);
     if (op->sqe.opcode == ATTND_OP_PREFIX_PUBLISH)
-        publish(op, &chain, view);
-    else
-        others(op, &chain);
-    return ATTND_STEP_DONE;
+        return publish(op, &chain);
+    return others(op, &chain);
 }

@@ -12,6 +12,9 @@
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
 
+/* Of them a turn of the loop is not full of. */
+#define RETIRES_PER_LOOK 16
+
 static void count_work(struct attnd_work_stats *stats, const struct attnd_retire *retire)
 {
     stats->busy_ns += retire->busy_ns;
@@ -46,7 +49,11 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
     struct attnd_sched_op *op = scheduler->slots[retire->run].op;
     struct attnd_lane *lane = op->lane;
     struct attnd_client_lanes *session = lane->session;
-    count_work(&session->client->stats, retire);
+    struct attnd_client *client = session->client;
+    struct attnd_works *works = attnd_sched_works(session);
+    struct attnd_account *before = attnd_work_enter(works, &client->account);
+    scheduler->now_ns = 0;
+    count_work(&client->stats, retire);
     count_work(&scheduler->service->totals, retire);
     fault_for(op, retire->code);
 
@@ -59,16 +66,19 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
         attnd_lanes_drain(session);
     else
         attnd_lane_go(lane);
+    (void)attnd_work_leave(works, before);
 }
 
 int attnd_retire_sweep(struct attnd_scheduler *scheduler)
 {
+    struct attnd_works *works = &scheduler->service->works;
     struct attnd_retire retire;
     int rc, moved = 0;
     while ((rc = attnd_consumer_pop(&scheduler->queue->retires, &retire)) > 0) {
         attnd_crash(ATTND_CRASH_DAEMON_RETIRE_TAKEN);
         retire_one(scheduler, &retire);
-        moved++;
+        if (++moved % RETIRES_PER_LOOK == 0 && attnd_work_turn_spent(works))
+            break;
     }
     if (rc < 0)
         scheduler->queue->broken = 1;
@@ -93,7 +103,8 @@ static void fail_lane(struct attnd_lane *lane)
 void attnd_retire_lost(struct attnd_scheduler *scheduler)
 {
     attnd_sched_pause(scheduler);
-    (void)attnd_retire_sweep(scheduler); /* what it finished is good */
+    while (attnd_retire_sweep(scheduler) > 0)
+        ; /* what it finished is good */
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++) {
         struct attnd_sched_op *op = scheduler->slots[run].op;
         if (!op)

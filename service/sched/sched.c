@@ -31,7 +31,10 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.acked = attnd_lane_acked;
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
-    scheduler->timer_ns = UINT64_MAX;
+    if (attnd_deadline_start(scheduler) < 0) {
+        free(scheduler);
+        return -ATTND_E_NO_MEMORY;
+    }
     scheduler->slots_free = ATTND_QUEUE_RUNS;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
@@ -80,12 +83,13 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     struct attnd_scheduler *scheduler = client->service->scheduler;
     uint32_t ops = client->ring_entries;
     struct attnd_client_lanes *session;
-    const uint64_t bytes =
-        sizeof(*session) + ops * sizeof(session->ops[0]) + ops * sizeof(*session->results.mark);
+    const uint64_t session_bytes =
+        sizeof(*session) + ops * (sizeof(session->ops[0]) + sizeof(*session->deadlines.heap));
+    const uint64_t bytes = session_bytes + ops * sizeof(*session->results.mark);
     int rc = attnd_quota_charge(client, bytes, fault);
     if (rc < 0)
         return rc;
-    session = calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
+    session = calloc(1, session_bytes);
     if (!session) {
         attnd_quota_refund(client->service, attnd_quota_payer(client), bytes);
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
@@ -97,66 +101,36 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     }
     session->client = client;
     session->charged_bytes = bytes;
+    session->deadlines.heap = (void *)&session->ops[ops];
+    session->woken_end = &session->woken;
+    session->ring_work.go = attnd_submit_go;
+    session->lanes_work.go = attnd_lane_ready_go;
+    session->retry_work.go = attnd_lane_retry_go;
+    session->wake_work.go = attnd_prefix_wake_go;
+    session->leave_work.go = attnd_prefix_leave_go;
+    session->expire_work.go = attnd_deadline_expire_go;
+    session->close_work.go = attnd_session_close_go;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         session->lane[i].session = session;
-    for (uint32_t i = 0; i < ops; i++) {
-        session->ops[i].next = session->free_ops;
-        session->free_ops = &session->ops[i];
-    }
     session->index = scheduler->open_count;
     scheduler->open[scheduler->open_count++] = session;
     client->lanes = session;
     return 0;
 }
 
-/* A closing session's lane: what the worker has is asked to stop, the rest is dropped. */
-static void drop_lane(struct attnd_lane *lane)
-{
-    struct attnd_scheduler *scheduler = lane->session->scheduler;
-    struct attnd_sched_op *kept = NULL;
-    if (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING) {
-        kept = attnd_lane_pop(lane);
-    } else if (lane->state == ATTND_LANE_DISPATCHED) {
-        kept = attnd_lane_pop(lane);
-        attnd_poke32(&scheduler->queue->runs[kept->run].cancel, 1);
-    } else {
-        attnd_lane_unlist(lane);
-    }
-    while (lane->head)
-        attnd_op_free(attnd_lane_pop(lane));
-    if (kept)
-        attnd_lane_push(lane, kept);
-}
-
-void attnd_sched_close(struct attnd_client *client)
-{
-    struct attnd_client_lanes *session = client->lanes;
-    if (!session) {
-        client->service->scheduler->events.drained(client); /* it never came to operations */
-        return;
-    }
-    if (session->closing)
-        return;
-    struct attnd_scheduler *scheduler = session->scheduler;
-    session->closing = 1;
-    scheduler->dirty_count -= (uint32_t)session->dirty;
-    scheduler->open_busy -= session->dispatched > 0;
-    struct attnd_client_lanes *last = scheduler->open[--scheduler->open_count];
-    scheduler->open[session->index] = last;
-    last->index = session->index;
-
-    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
-        drop_lane(&session->lane[i]);
-    attnd_prepared_close(client);
-    attnd_prefix_close(session);
-    attnd_lanes_drain(session);
-    /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
-     * the loop sweeps before it sleeps. */
-    attnd_lane_retry(scheduler);
-}
-
 /* ---- the sweep ---- */
+
+/* Rings in which something is. */
+static void queue_rings(struct attnd_scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < scheduler->open_count; i++) {
+        struct attnd_client_lanes *session = scheduler->open[i];
+        struct attnd_client *client = session->client;
+        if (!attnd_work_waits(&session->ring_work) && !attnd_consumer_empty(&client->sq))
+            attnd_work_queue(&scheduler->service->works, &client->account, &session->ring_work);
+    }
+}
 
 int attnd_sched_sweep(void *context)
 {
@@ -165,14 +139,17 @@ int attnd_sched_sweep(void *context)
     if (!scheduler)
         return 0;
 
-    int moved = attnd_retire_sweep(scheduler);
+    attnd_work_begin(&service->works);
+    scheduler->moved = attnd_retire_sweep(scheduler);
     if (!service->stopping)
-        for (uint32_t i = 0; i < scheduler->open_count; i++)
-            moved += attnd_submit_sweep(scheduler->open[i]);
+        queue_rings(scheduler);
+    (void)attnd_work_turn(&service->works);
     attnd_sched_flush(scheduler);
     /* The end of a session that was killed just now may have let others go on: they and the worker
-     * learn of it by the next sweep, so there must be one before the loop sleeps. */
-    return moved + (scheduler->queue->pushed || scheduler->dirty_count);
+     * learn of it by the next sweep, so there must be one before the loop sleeps; and one for what
+     * waits for its turn. */
+    return scheduler->moved +
+           (scheduler->queue->pushed || scheduler->dirty_count || service->works.waiting);
 }
 
 int attnd_sched_caught_up(struct attnd_client *client)
@@ -183,13 +160,16 @@ int attnd_sched_caught_up(struct attnd_client *client)
         session->call_waits = 1;
         session->call_tail = attnd_observe32(sq->tail); /* A1 */
     }
-    uint32_t index = sq->index;
-    (void)attnd_sched_sweep(client->service);
+    (void)attnd_retire_sweep(session->scheduler); /* it makes room */
+    const int moved = attnd_submit_sweep(session);
+    attnd_sched_flush(session->scheduler);
     if (client->state != ATTND_CLIENT_OPEN)
         return 1;
+    if (session->ready.head || session->leaving)
+        return 0; /* what was submitted has its turn, in pieces */
     /* Where nothing moves there is no room for completions, and only the client can make some; or
      * a large batch of the session is being planned. */
-    if ((sq->index != index || session->planning) && (int32_t)(session->call_tail - sq->index) > 0)
+    if ((moved || session->planning) && (int32_t)(session->call_tail - sq->index) > 0)
         return 0;
     session->call_waits = 0;
     return 1;
@@ -221,6 +201,7 @@ void attnd_sched_drain(struct attnd_scheduler *scheduler, uint64_t deadline_ns)
     attnd_sched_pause(scheduler);
     attnd_planner_free(scheduler->planner);
     scheduler->planner = NULL;
+    attnd_work_finish(&scheduler->service->works); /* lanes that were ready */
     (void)attnd_retire_sweep(scheduler);
     while (scheduler->dispatched && attnd_supervisor_running(scheduler->service) &&
            attnd_clock_ns() < deadline_ns) {

@@ -56,7 +56,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .tile_workers = service->queue->info.tile_workers,
         .queue_runs = scheduler->dispatched,
         .worker_heartbeat = attnd_observe32(&service->queue->head->heartbeat),
-        .queue_waiting = scheduler->waiting_count + scheduler->blocked.count,
+        .queue_waiting = scheduler->waiting_count + scheduler->blocked_count,
         .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
         .residency = residency_name(info->residency),
         .sms = info->sms,

@@ -9,11 +9,8 @@
 #include "schemas/crash.h"
 #include "service/sched/lanes.h"
 
-/* The part of a sweep that a session may take before the next one is looked at: slots, and time,
- * because a batch can be large. The clock is read after each batch and every few slots. */
-#define SUBMIT_BURST 64
-#define SUBMIT_BURST_NS 200000u
-#define SUBMIT_SLOTS_PER_CLOCK 8
+#include <stddef.h>
+
 #define STALL_NS_MIN 1000000u
 #define COPIES_SESSION_PART 4
 
@@ -141,6 +138,7 @@ static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_o
     if (!timeout_us)
         return;
     op->deadline_ns = attnd_sched_now(scheduler) + (uint64_t)timeout_us * 1000u;
+    attnd_deadlines_add(&op->lane->session->deadlines, op);
     attnd_deadline_arm(scheduler, op->deadline_ns);
 }
 
@@ -164,14 +162,28 @@ static void begin_prefix(struct attnd_client_lanes *session, struct attnd_sched_
     set_deadline(session->scheduler, op);
 }
 
-static void accept_op(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
+/* Into its lane, when all that it carries is here. Return: 1; 0 there is more of that. */
+static int enter(struct attnd_client_lanes *session, struct attnd_sched_op *op)
+{
+    if (attnd_op_admit_some(op)) {
+        session->entering = op;
+        return 0;
+    }
+    session->entering = NULL;
+    struct attnd_lane *lane = &session->lane[op->sqe.lane];
+    attnd_lane_push(lane, op);
+    attnd_lane_go(lane);
+    return 1;
+}
+
+static int accept_op(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = attnd_op_new(session, sqe);
     int malformed = check_common(sqe, &op->fault) < 0;
     if (malformed && (sqe->lane >= ATTND_LANES_MAX || sqe->opcode == ATTND_OP_CANCEL)) {
         uint64_t now_ns = attnd_sched_now(session->scheduler);
         attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
-        return;
+        return 1;
     }
     if (!malformed && is_prefix(sqe->opcode))
         begin_prefix(session, op);
@@ -179,9 +191,7 @@ static void accept_op(struct attnd_client_lanes *session, const struct attnd_sqe
         begin_plan(session, op);
     if ((op->plan || op->prefix) && carries_data(sqe))
         attnd_op_admit(op);
-    struct attnd_lane *lane = &session->lane[sqe->lane];
-    attnd_lane_push(lane, op);
-    attnd_lane_go(lane);
+    return enter(session, op);
 }
 
 /* One that says what it should: it posts no completion. */
@@ -191,12 +201,14 @@ static int is_cancel(const struct attnd_sqe *sqe)
     return sqe->opcode == ATTND_OP_CANCEL && check_common(sqe, &fault) == 0;
 }
 
-static void take_slot(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
+/* Return: 1 it is taken; 0 there is more to do for it. */
+static int take_slot(struct attnd_client_lanes *session, const struct attnd_sqe *sqe)
 {
+    if (session->entering)
+        return enter(session, session->entering);
     if (is_cancel(sqe))
-        attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
-    else
-        accept_op(session, sqe);
+        return attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
+    return accept_op(session, sqe);
 }
 
 /* The bytes of copies that waits may hold before the next is taken: as many as the arena holds, and
@@ -243,27 +255,43 @@ static int has_room(struct attnd_client_lanes *session, const struct attnd_sqe *
     return 0;
 }
 
+/* The next slot, or the one that was begun: the client may have written another into its place.
+ * Return: as attnd_consumer_peek(); 0 also if there is no room for it. */
+static int next_slot(struct attnd_client_lanes *session)
+{
+    if (session->takes)
+        return 1;
+    int rc = attnd_consumer_peek(&session->client->sq, &session->taking);
+    return rc > 0 && !has_room(session, &session->taking) ? 0 : rc;
+}
+
 int attnd_submit_sweep(struct attnd_client_lanes *session)
 {
-    struct attnd_consumer *sq = &session->client->sq;
-    struct attnd_sqe sqe;
-    uint64_t begin_ns = 0;
-    int rc = 0, moved = 0;
-    while (moved < SUBMIT_BURST && (rc = attnd_consumer_peek(sq, &sqe)) > 0) {
-        if (!has_room(session, &sqe))
+    struct attnd_works *works = attnd_sched_works(session);
+    int rc, moved = 0;
+
+    session->scheduler->now_ns = 0;
+    while ((rc = next_slot(session)) > 0) {
+        if (moved && attnd_work_spent(works))
             return moved;
-        int look =
-            carries_data(&sqe) || moved % SUBMIT_SLOTS_PER_CLOCK == SUBMIT_SLOTS_PER_CLOCK - 1;
-        if (look && begin_ns == 0)
-            begin_ns = attnd_clock_ns();
-        take_slot(session, &sqe);
+        session->takes = !take_slot(session, &session->taking);
+        if (session->takes)
+            return moved + 1; /* it is not over: the loop does not sleep */
         attnd_crash(ATTND_CRASH_DAEMON_SLOT_ACCEPTED);
-        attnd_consumer_skip(sq);
+        attnd_consumer_skip(&session->client->sq);
         moved++;
-        if (look && attnd_clock_ns() - begin_ns >= SUBMIT_BURST_NS)
-            return moved;
     }
     if (rc < 0)
         attnd_lanes_break(session);
     return moved;
+}
+
+int attnd_submit_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                               offsetof(struct attnd_client_lanes, ring_work));
+
+    session->scheduler->moved += attnd_submit_sweep(session);
+    return 0; /* the next sweep looks at the ring again */
 }

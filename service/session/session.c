@@ -6,7 +6,8 @@
  *
  * The end takes three steps, because others still hold parts of the session. At once: the state is
  * DYING, nothing is read from it any more, and the scheduler drops or cancels its operations. When
- * those are drained: plans, pools, leases, memory and the slot are given back. When the kernel has
+ * those are drained: plans, pools, leases, memory and the slot are given back, in pieces, because
+ * there may be millions of them (base/work.h). When the kernel has
  * answered that it holds none of the watched descriptors and words: mappings and descriptors. The
  * last step is done after a sweep and never from inside a callback, so the code that ended a client
  * may still look at it.
@@ -16,8 +17,10 @@
 #include "ipc/discard.h"
 #include "ipc/fdpass.h"
 #include "schemas/crash.h"
+#include "service/objects/lease.h"
 #include "service/objects/planobj.h"
 #include "service/objects/quota.h"
+#include "service/objects/wakes.h"
 #include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
 #include "service/session/ending.h"
@@ -25,6 +28,7 @@
 
 #include <assert.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -176,9 +180,10 @@ void attnd_client_end(struct attnd_client *client)
     if (was == ATTND_CLIENT_DYING)
         return;
     client->state = ATTND_CLIENT_DYING;
+    attnd_work_stop(&client->service->works, &client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
-    shutdown(client->socket, SHUT_RDWR);
+    attnd_client_hang_up(client);
     attnd_client_unwatch(client, &client->socket_watch);
     attnd_client_unwatch(client, &client->pidfd_watch);
     attnd_client_unwatch(client, &client->doorbell_watch);
@@ -200,25 +205,75 @@ void attnd_client_kill(struct attnd_client *client, const char *why)
     attnd_client_end(client);
 }
 
-static void free_objects(struct attnd_client *client)
-{
-    struct attnd_service *service = client->service;
+/* What a session has is given back in this order: each may name those behind it. */
+enum end_stage { END_PLANS, END_PREFIXES, END_ATTACHMENTS, END_MEMORIES, END_STAGES };
 
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->plans[i]) {
-            client->plans[i]->attachment->plans--;
-            attnd_planobj_destroy(service, client->plans[i]);
-            client->plans[i] = NULL;
+static void *const *table_of(const struct attnd_client *client, enum end_stage stage)
+{
+    switch (stage) {
+    case END_PLANS:
+        return (void *const *)client->plans;
+    case END_PREFIXES:
+        return (void *const *)client->prefixes;
+    case END_ATTACHMENTS:
+        return (void *const *)client->attachments;
+    default:
+        return (void *const *)client->memories;
+    }
+}
+
+/* Of one object, as much as is done between two looks at the clock. Return: 1 there is more of it.
+ */
+static int give_back(struct attnd_client *client, enum end_stage stage, uint32_t handle)
+{
+    struct attnd_plan_object *plan;
+
+    switch (stage) {
+    case END_PLANS:
+        plan = client->plans[handle - 1];
+        client->plans[handle - 1] = NULL;
+        plan->attachment->plans--;
+        attnd_planobj_destroy(client->service, plan);
+        return 0;
+    case END_PREFIXES:
+        attnd_prefix_space_release(client, handle);
+        return 0;
+    case END_ATTACHMENTS:
+        if (attnd_lease_drop_some(client->attachments[handle - 1], ATTND_LEASE_DROP_STEP))
+            return 1;
+        attnd_client_detach(client, handle);
+        return 0;
+    default:
+        attnd_memory_unbind(client, handle);
+        return 0;
+    }
+}
+
+static void end_over(struct attnd_client *client);
+
+/* The item of a drained client. */
+static int end_go(struct attnd_work *work)
+{
+    struct attnd_client *client =
+        (struct attnd_client *)(void *)((char *)work - offsetof(struct attnd_client, end));
+    struct attnd_works *works = &client->service->works;
+
+    while (client->end_stage < END_STAGES) {
+        const enum end_stage stage = (enum end_stage)client->end_stage;
+        void *const *table = table_of(client, stage);
+        while (client->end_at < ATTND_HANDLES_MAX && !table[client->end_at])
+            client->end_at++;
+        if (client->end_at == ATTND_HANDLES_MAX) {
+            client->end_stage++;
+            client->end_at = 0;
+            continue;
         }
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->prefixes[i])
-            attnd_prefix_space_release(client, i + 1);
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->attachments[i])
-            attnd_client_detach(client, i + 1);
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->memories[i])
-            attnd_memory_unbind(client, i + 1);
+        client->end_at += !give_back(client, stage, client->end_at + 1);
+        if (attnd_work_spent(works))
+            return 1;
+    }
+    end_over(client);
+    return 0;
 }
 
 static void tell_end(const struct attnd_client *client)
@@ -236,11 +291,17 @@ static void tell_end(const struct attnd_client *client)
 
 void attnd_client_drained(struct attnd_client *client)
 {
+    assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
+    client->end.go = end_go;
+    attnd_work_start(&client->service->works, &client->account, &client->end);
+}
+
+/* Nothing of it is left but its place. */
+static void end_over(struct attnd_client *client)
+{
     struct attnd_service *service = client->service;
     struct attnd_client **slot = find_slot(service, client);
 
-    assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
-    free_objects(client);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_DRAINED);
     if (slot) {
         const struct attnd_payer payer = attnd_quota_payer(client);
@@ -255,10 +316,22 @@ void attnd_client_drained(struct attnd_client *client)
     service->drained = client;
 }
 
+/* On the closer's thread: the arena may be large. */
+static void close_client(struct attnd_closing *closing)
+{
+    struct attnd_client *client = (struct attnd_client *)(void *)closing;
+
+    attnd_segments_free(client);
+    free(client->again);
+    free(client);
+}
+
 void attnd_client_reap(struct attnd_service *service, int all)
 {
     struct attnd_client **link = &service->drained;
 
+    if (all)
+        attnd_work_finish(&service->works);
     while (*link) {
         struct attnd_client *client = *link;
         if (client->watches_ending && !all) {
@@ -266,7 +339,7 @@ void attnd_client_reap(struct attnd_service *service, int all)
             continue;
         }
         *link = client->next;
-        attnd_segments_free(client);
+        attnd_work_user_done(&service->works, client->account.user);
         /* A descriptor that was sent and not received is in it, and may be a file that closes
          * slowly. */
         if (client->may_send || !service->refuses_descriptors)
@@ -275,6 +348,8 @@ void attnd_client_reap(struct attnd_service *service, int all)
             close(client->socket);
         if (client->pidfd >= 0)
             close(client->pidfd);
-        free(client);
+        client->closing =
+            (struct attnd_closing){.close = close_client, .bytes = segments_bytes(client)};
+        attnd_closer_take(&client->closing);
     }
 }

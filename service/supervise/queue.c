@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -202,7 +201,6 @@ uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes)
     uint64_t offset_bytes;
     if (attnd_heap_take(&queue->heap, bytes, &offset_bytes) < 0)
         return 0; /* the head lies there */
-    memset(attnd_heap_at(queue, offset_bytes), 0, bytes);
     return offset_bytes;
 }
 

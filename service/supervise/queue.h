@@ -77,7 +77,8 @@ int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command);
 /** attnd_queue_ring() - after a burst of commands: wake the worker if it sleeps. */
 void attnd_queue_ring(struct attnd_queue *queue);
 
-/** attnd_heap_alloc() - queue heap memory, 64-byte aligned, zeroed. Return: offset, 0 if full. */
+/** attnd_heap_alloc() - queue heap memory, 64-byte aligned, with what was there last: to clear that
+ * of a large plan takes the loop longer than others should wait. Return: offset, 0 if full. */
 uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes);
 void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes);
 void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes);

@@ -30,8 +30,7 @@
 
 extern char **environ;
 
-/* "attnd-worker" beside this executable if it is there, else whatever PATH finds. */
-static const char *worker_path(const struct attnd_options *options, char *path, size_t path_bytes)
+const char *attnd_spawn_program(const struct attnd_options *options, char *path, size_t path_bytes)
 {
     static const char name[] = "attnd-worker";
     if (options->worker_path)
@@ -123,7 +122,7 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
         arguments[count++] = inject;
     if (queue->retire_fd >= 0)
         arguments[count++] = eventfd_doorbell;
-    const char *program = worker_path(options, path, sizeof(path));
+    const char *program = attnd_spawn_program(options, path, sizeof(path));
     int rc = spawn(program, arguments, fds, pid);
     if (rc)
         attnd_log(ATTND_LOG_ERROR, "--worker %s: %s", program, strerror(rc));

@@ -14,6 +14,11 @@ struct attnd_process {
     int signal;  /* that ended the last one; 0: none did */
 };
 
+/** attnd_spawn_program() - the worker program: what the options name, else "attnd-worker" beside
+ * this executable if it is there, else that name, for PATH to find.
+ * @path: room for it. Return: @path, or a string of the options', or a static one. */
+const char *attnd_spawn_program(const struct attnd_options *options, char *path, size_t path_bytes);
+
 /**
  * attnd_spawn_worker() - start a worker on the queue
  * The child inherits the queue's memfd, its end of the socketpair and the retire eventfd, nothing

@@ -265,17 +265,30 @@ int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout
 }
 
 /* @text: how it ended, if it did. */
+/* A worker that says something waits until it is read, and parks after that. What it says of memory
+ * does not matter any more: it is as good as let go. */
+static void drop_answers(const struct attnd_process *process)
+{
+    struct attnd_worker_message message;
+    int fds[ATTND_FDS_MAX], fds_count = 0;
+
+    while (attnd_fdpass_recv(process->control, &message, sizeof(message), fds, &fds_count) > 0)
+        attnd_fdpass_close(fds, fds_count);
+}
+
 static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char *text,
                  size_t text_bytes)
 {
     struct attnd_queue_head *head = supervisor->service->queue->head;
     const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
     attnd_publish32(&head->park, ATTND_PARK_ASKED);
-    /* If it cannot be sent, the end of file that follows parks the worker as well. */
-    (void)attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
+    int rc = -ATTND_E_FULL; /* of messages about memory, until the worker has read some */
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
         /* The word it sleeps on has not changed: knock until it has looked at park. */
         (void)attnd_futex_wake(&head->command_tail, 1);
+        drop_answers(&supervisor->process);
+        if (rc == -ATTND_E_FULL)
+            rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
         if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, text_bytes))
             return;
     }

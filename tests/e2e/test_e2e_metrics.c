@@ -117,6 +117,26 @@ static void loopback_is_served_on_a_free_port_that_the_log_names(void **state)
     harness_stop(&harness);
 }
 
+static int connect_often(void *context)
+{
+    (void)context;
+    for (int i = 0; i < 8 * SCRAPERS_MAX; i++)
+        (void)dial(); /* stays open until the process ends */
+    return 0;
+}
+
+static void a_process_that_keeps_connecting_takes_the_places_of_its_own(void **state)
+{
+    (void)state;
+    start_unix();
+    int fd = dial();
+    ask(fd, "GET / HTTP/1.1\r\n");
+    CHECK_EQUAL(harness_join(harness_fork(connect_often, NULL), 10000), 0);
+    ask(fd, "\r\n");
+    check_answer(answer_of(fd));
+    harness_stop(&harness);
+}
+
 static void scrapers_that_say_nothing_lose_their_place_to_new_ones(void **state)
 {
     int silent[SCRAPERS_MAX + 1];
@@ -172,6 +192,7 @@ int main(void)
         E2E_OWN_TEST(a_scraper_of_the_unix_socket_gets_metrics_and_nothing_else_does),
         E2E_OWN_TEST(loopback_is_served_on_a_free_port_that_the_log_names),
         E2E_OWN_TEST(scrapers_that_say_nothing_lose_their_place_to_new_ones),
+        E2E_OWN_TEST(a_process_that_keeps_connecting_takes_the_places_of_its_own),
         E2E_OWN_TEST(a_request_without_end_and_one_with_descriptors_are_dropped),
         E2E_OWN_TEST(a_place_that_is_none_is_refused),
     };

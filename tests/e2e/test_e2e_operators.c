@@ -180,14 +180,12 @@ struct stranger {
     const char *session;
 };
 
-/* Another user, whom the service admits. Return: what attnctl kill returned. */
-static int kill_as_stranger(void *context)
+/* By another user, whom the service admits. Return: what attnctl kill returned. */
+static int kill_as_stranger(const struct stranger *stranger)
 {
-    const struct stranger *stranger = context;
     const char *const arguments[] = {"kill", stranger->session, NULL};
 
-    CHECK_EQUAL(setuid(STRANGER), 0);
-    return harness_attnctl(stranger->harness, arguments, text, sizeof(text));
+    return harness_attnctl_as(stranger->harness, STRANGER, arguments, text, sizeof(text));
 }
 
 static int open_as_stranger(void *context)
@@ -225,9 +223,9 @@ static void a_user_ends_own_sessions_only(void **state)
     struct attnd_session *session = e2e_open(&harness);
     pid_t other = harness_fork(open_as_stranger, &stranger);
     harness_eventually(stranger_is_there, &harness, 5000, "the stranger has a session");
-    CHECK_EQUAL(harness_join(harness_fork(kill_as_stranger, &stranger), 10000), 4);
+    CHECK_EQUAL(kill_as_stranger(&stranger), 4);
     stranger.session = "2";
-    CHECK_EQUAL(harness_join(harness_fork(kill_as_stranger, &stranger), 10000), 0);
+    CHECK_EQUAL(kill_as_stranger(&stranger), 0);
     CHECK_EQUAL(harness_join(other, 10000), 0);
     Attnd__Status *status = harness_status(&harness);
     CHECK_EQUAL(status->sessions[0]->session, 1); /* untouched */

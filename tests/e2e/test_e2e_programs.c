@@ -100,7 +100,7 @@ static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void
                     {"attnd-worker", "attnd-worker " ATTND_VERSION "\n", 1},
                     {"attnctl", "attnctl " ATTND_VERSION "\n", 1},
                     {"bench/attnd-replay", "attnd-replay " ATTND_VERSION "\n", 64}};
-    char output[8192], again[8192];
+    char output[16384], again[16384];
 
     for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
         const char *const version[] = {programs[i].program, "--version", NULL};

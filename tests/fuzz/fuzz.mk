@@ -13,10 +13,13 @@ FUZZ_CC ?= clang
 FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pthread -MMD -MP \
                -fsanitize=address,undefined -fno-sanitize-recover=all
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_LIB := $(SCHEMAS) ipc/admit_alloc.c \
+FUZZ_LIB := $(SCHEMAS) ipc/admit_alloc.c ipc/closer.c \
             $(wildcard service/admission/*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
             service/rpc/control_decode.c tests/support/random/case_bytes.c \
             tests/support/oracle/batch_check.c
+# fuzz_client makes calls of libattnd to a service of its own.
+FUZZ_LIB := $(sort $(FUZZ_LIB) $(CLIENT) $(IPC_CLIENT))
+$(BUILD)/fuzz/fuzz_client: $(PROGRAMS)
 FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) \
             $(PROTOS:%=$(BUILD)/fuzz/obj/gen/%.pb-c.o)
 
@@ -30,9 +33,10 @@ $(BUILD)/fuzz/obj/%.o: %.c | $(GEN)
 	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link $(WARN) -c $< -o $@
 $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJ)
 	$(call say,$@)
-	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS_PB) -lm -o $@
+	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $(filter %.o,$^) $(LDLIBS_PB) -lm -o $@
 
 .PHONY: fuzz fuzz-short fuzz-long
+fuzz-short fuzz-long fuzz-corpus: export ATTND_FUZZ_SERVICE := $(abspath $(BUILD))/attnd
 fuzz: $(FUZZ)
 fuzz-short: FUZZ_S := 8
 fuzz-long: FUZZ_S := 120

@@ -19,7 +19,10 @@ SKIP_SUCCESS = 1
 ROPE_APPEND = 1
 HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
+EXECUTORS = "auto", "engine", "service"
 MATCH_WAITS = 2
+LANES = 64
+PLAN_PAGES_MAX = 1 << 26
 
 
 class LayoutMismatch(ImportError):
@@ -40,12 +43,12 @@ Fault = _struct("attnd_fault", code=i32, field=u32, index=u64, value=i64, limit=
 OpenArgs = _struct(
     "attnd_open_args",
     size=u32, ring_entries=u32, arena_bytes=u64, socket_path=c.c_char_p, name=c.c_char_p,
-    daemon_uid=c.POINTER(u32), tables_bytes=u64,
+    daemon_uid=c.POINTER(u32), tables_bytes=u64, execute=u32, reserved0=u32,
 )  # fmt: skip
 Info = _struct(
     "attnd_info",
     size=u32, session=u32, backend=c.c_char * 16, isa=c.c_char * 32, daemon_version=c.c_char * 32,
-    ring_entries=u32, arena_bytes=u64, residency=c.c_char * 16, gpu_uuid=u8 * 16, mps=u32, reserved0=u32,
+    ring_entries=u32, arena_bytes=u64, residency=c.c_char * 16, gpu_uuid=u8 * 16, mps=u32, executor=u32,
 )  # fmt: skip
 MemoryInfo = _struct(
     "attnd_memory_info", size=u32, memory_kind=u32, size_bytes=u64, address=c.c_void_p

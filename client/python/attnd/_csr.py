@@ -1,28 +1,38 @@
-"""CSR arrays of int32: lists, arrays of numpy or tensors of PyTorch, as addresses."""
+"""Page tables as CSR arrays: which there are, how long each has to be, and whether they are those
+of the call before."""
 
 import ctypes as c
 import weakref
 
 import numpy
 
-from .memory import Tensor
+from . import _abi, _convert
 
+NAMES = "qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len"
 _INT32 = numpy.dtype(numpy.int32)
 
 
-def ints(x):
-    """(address, length, what keeps it) of int32 values, wherever they are now."""
-    if type(x) is numpy.ndarray and x.dtype is _INT32 and x.size and x.flags.carray:
-        return c.addressof(c.c_int32.from_buffer(x)), x.size, x
-    if isinstance(x, (list, tuple, range)):
-        array = (c.c_int32 * len(x))(*x)
-        return c.addressof(array), len(x), array
-    if hasattr(x, "data_ptr") and not isinstance(x, Tensor):
-        if x.is_cuda or str(x.dtype) != "torch.int32" or not x.is_contiguous():
-            x = x.cpu().int().contiguous()
-        return x.data_ptr(), x.numel(), x
-    x = numpy.ascontiguousarray(x, dtype=numpy.int32)
-    return x.__array_interface__["data"][0], x.size, x
+def levels(arrays):
+    """The four arrays of each level, of four arrays or of four lists of arrays."""
+    several = [isinstance(x, (list, tuple)) and any(map(_is_array, x)) for x in arrays]
+    if not any(several):
+        return [arrays]
+    for name, x in zip(NAMES, arrays):
+        if not isinstance(x, (list, tuple)) or len(x) != len(arrays[0]):
+            raise ValueError(
+                f"{name} is not of {len(arrays[0])} levels, as {NAMES[several.index(True)]} is"
+            )
+    return list(zip(*arrays))
+
+
+def _is_array(x):
+    return isinstance(x, (list, tuple, range)) or getattr(x, "shape", ()) != ()
+
+
+def read(arrays, level, count):
+    """What int32s() says of the four arrays of a level."""
+    of = "" if count == 1 else f"[{level}]"
+    return [_convert.int32s(name + of, x) for name, x in zip(NAMES, arrays)]
 
 
 def array_of(ints):
@@ -41,33 +51,89 @@ def lengths(qo_indptr, kv_indptr, kv_indices, kv_last_page_len):
             f"qo_indptr has {qo} entries, kv_indptr {kv}, kv_last_page_len {last}: "
             "requests + 1, requests + 1, requests"
         )
-    if c.c_int32.from_address(kv_at + 4 * requests).value > indices:
-        raise ValueError(f"kv_indptr ends beyond the {indices} entries of kv_indices")
+    pages = c.c_int32.from_address(kv_at + 4 * requests).value
+    if not 0 <= pages <= indices:
+        raise ValueError(
+            f"kv_indptr ends at {pages}, beyond the {indices} entries of kv_indices"
+        )
     return requests
+
+
+def fill(levels, kept, reserve_pages):
+    """Fill in struct attnd_level of each level from read(). Return: entries, rows and pages of all,
+    with @reserve_pages for each request of the last level."""
+    entries = pages = rows = requests = 0
+    for level, ints in zip(levels, kept):
+        level.requests = requests = lengths(*ints)
+        level.qo_indptr, level.kv_indptr = ints[0][0], ints[1][0]
+        level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
+        entries, pages = entries + requests, pages + ints[2][1]
+        rows = max(rows, c.c_int32.from_address(ints[0][0] + 4 * requests).value)
+    pages += reserve_pages * requests
+    if pages > _abi.PLAN_PAGES_MAX:
+        raise ValueError(
+            f"kv_indices and reserve_pages are {pages} pages; a plan has up to "
+            f"{_abi.PLAN_PAGES_MAX}"
+        )
+    return entries, rows, pages
+
+
+def advanced(kv_len, page_indptr, page_indices, entries):
+    """(addresses of the three, what keeps them) of advance(), each as long as the library reads
+    it; @entries: of the planned batch."""
+    if (page_indptr is None) != (page_indices is None):
+        missing = "page_indptr" if page_indptr is None else "page_indices"
+        raise ValueError(f"{missing} is None: page_indptr and page_indices are given together")
+    kept = [_convert.int32s("kv_len", kv_len)]
+    if kept[0][1] != entries:
+        raise ValueError(f"kv_len has {kept[0][1]} entries; the planned batch has {entries}")
+    if page_indptr is None:
+        return (kept[0][0], None, None), kept
+    kept += [_convert.int32s("page_indptr", page_indptr)]
+    kept += [_convert.int32s("page_indices", page_indices)]
+    (starts, count, _), (_, indices, _) = kept[1:]
+    if count != entries + 1:
+        raise ValueError(f"page_indptr has {count} entries; it has {entries + 1}")
+    pages = c.c_int32.from_address(starts + 4 * entries).value
+    if not 0 <= pages <= indices:
+        raise ValueError(f"page_indptr ends at {pages}; page_indices has {indices} entries")
+    return tuple(x[0] for x in kept), kept
 
 
 def named_again(csr, kept):
     """What the arrays of one level are known by, if they were named where they are and may be so
-    again: references to them and, of tensors of PyTorch, which can be given other storage, their
-    places. An array of numpy stays where it is while something refers to it. None otherwise."""
+    again: references to them, a function that asks whether nothing but their values has changed,
+    and what that wants to know. An array of numpy stays where it is while something refers to it; a
+    tensor of PyTorch can be given other storage. None otherwise."""
     if len(csr) != 1 or not all(x is ints[2] for x, ints in zip(csr[0], kept[0])):
         return None
     of_numpy = {type(x) is numpy.ndarray for x in csr[0]}
     if len(of_numpy) != 1:
         return None
-    places = None if of_numpy.pop() else tuple(ints[:2] for ints in kept[0])
-    return tuple(map(weakref.ref, csr[0])), places
+    references = tuple(map(weakref.ref, csr[0]))
+    if of_numpy.pop():
+        return references, same_arrays, tuple(ints[1] for ints in kept[0])
+    places = tuple((*ints[:2], x.dtype) for x, ints in zip(csr[0], kept[0]))
+    return references, same_tensors, places
 
 
-def same_tensors(references, places, rows):
-    """Whether tensors of PyTorch are as long and where they were, and say as many rows."""
-    for reference, place in zip(references, places):
-        x = reference()
-        if (x.data_ptr(), x.numel()) != place or not x.is_contiguous():
-            return False
-    (qo, entries), (kv_at, _), (_, pages), _ = places
-    last = 4 * (entries - 1)
+def same_arrays(qo, kv, indices, last, lengths, rows):
+    """Whether arrays of numpy are still of int32 and as long, and say as many rows."""
     return (
-        c.c_int32.from_address(qo + last).value == rows
-        and c.c_int32.from_address(kv_at + last).value <= pages
+        (qo.size, kv.size, indices.size, last.size) == lengths
+        and qo.dtype is kv.dtype is indices.dtype is last.dtype is _INT32
+        and qo.item(-1) == rows and 0 <= kv.item(-1) <= lengths[2]
+    )  # fmt: skip
+
+
+def same_tensors(qo, kv, indices, last, places, rows):
+    """Whether tensors of PyTorch are as long and where they were, and say as many rows."""
+    for x, place in zip((qo, kv, indices, last), places):
+        if (x.data_ptr(), x.numel(), x.dtype) != place or not x.is_contiguous():
+            return False
+    (qo_at, entries, _), (kv_at, _, _), (_, pages, _), _ = places
+    at = 4 * (entries - 1)
+    return (
+        c.c_int32.from_address(qo_at + at).value == rows
+        and 0 <= c.c_int32.from_address(kv_at + at).value <= pages
     )  # fmt: skip

@@ -8,6 +8,7 @@ stay where they are: a run is prepared for its addresses, once for each layer.
 import numpy
 import torch
 
+from ._library import allocation_of
 from .attention import BatchAttention
 from .pool import PagePool
 
@@ -29,6 +30,13 @@ def _host(x):
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else numpy.asarray(x)
 
 
+def identity(x):
+    """What a tensor of an engine is: its place, its form, and which allocation that is. An engine
+    that frees its memory and makes it anew may get the same addresses."""
+    allocation = allocation_of(x.data_ptr()) if x.is_cuda else x.untyped_storage().nbytes()
+    return x.data_ptr(), allocation, x.shape, x.stride(), x.dtype
+
+
 class Ways:
     """One batch, planned once for each way in which layers attend to it: models mix layers with and
     without a window. A way is a set of plan()'s options."""
@@ -36,7 +44,7 @@ class Ways:
     def __init__(self, pool, num_qo_heads):
         self.pool, self.num_qo_heads = pool, num_qo_heads
         self._csr, self._attentions, self._planned = None, {}, set()
-        self._sinks, self._sinks_of = None, {}
+        self._sinks = self._sinks_rows = None
 
     def begin(self, csr):
         """The batch of the next pass: qo_indptr, kv_indptr, kv_indices, kv_last_page_len. It is
@@ -46,7 +54,12 @@ class Ways:
 
     def attention(self, **options):
         """BatchAttention of the batch in this way. Values of @options can be hashed: sinks are the
-        table of sinks()."""
+        table of sinks(), and a tensor without dimensions is the number that it is now."""
+        if any(getattr(x, "shape", None) == () for x in options.values()):
+            options = {
+                name: x.item() if getattr(x, "shape", None) == () else x
+                for name, x in options.items()
+            }
         way = tuple(options.items())
         if way not in self._planned:
             if way not in self._attentions:
@@ -57,14 +70,16 @@ class Ways:
 
     def sinks(self, layer, values):
         """The table of all layers' sinks, [layers, heads], with @values in the layer's place: one
-        for all passes, so that layers with sinks are planned once."""
+        for all passes, so that layers with sinks are planned once. They are copied each time:
+        weights may be written in place in ways that PyTorch does not count (through .data, or in
+        inference mode), and others may lie where they lay."""
+        if tuple(values.shape) != (self.num_qo_heads,):
+            raise ValueError(f"sinks are {tuple(values.shape)}; they are ({self.num_qo_heads},)")
         if self._sinks is None:
             shape = self.pool.layers, self.num_qo_heads
             self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
-        known = values.data_ptr(), values._version
-        if self._sinks_of.get(layer) != known:
-            self._sinks.torch()[layer].copy_(values.detach())
-            self._sinks_of[layer] = known
+            self._sinks_rows = self._sinks.torch()
+        self._sinks_rows[layer].copy_(values.detach())
         return self._sinks
 
 
@@ -100,8 +115,12 @@ class Layers:
         the batch's are left as they are."""
         if sinks is not None:
             options["sinks"] = self._ways.sinks(layer, sinks)
-        of_q, of_o, rows = self._q.shape[1:], self._o.shape[1:], self.rows
+        rows = self.rows
+        q = q.reshape(-1, *self._q.shape[1:])[:rows]
+        out = out.view(-1, *self._o.shape[1:])[:rows]
+        if len(q) != rows or len(out) != rows:
+            raise ValueError(f"q has {len(q)} rows and out {len(out)}; the batch has {rows}")
         attention = self._ways.attention(**options)
-        self._q[:rows].copy_(q.reshape(-1, *of_q)[:rows])
+        self._q[:rows].copy_(q)
         attention.run(self._q[:rows], layer, self._o[:rows])
-        out.view(-1, *of_o)[:rows].copy_(self._o[:rows])
+        out.copy_(self._o[:rows])

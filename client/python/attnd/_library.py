@@ -57,6 +57,7 @@ _PROTOTYPES = {
     "attnd_version": (c.c_char_p,),
     "attnd_error_name": (c.c_char_p, c.c_int),
     "attnd_field_name": (c.c_char_p, _U32),
+    "attnd_last_fault_string": (c.c_char_p, c.c_char_p, c.c_size_t),
     "attnd_fault_string": (c.c_char_p, _P, c.c_char_p, c.c_size_t),
     "attnd_memory_create": (c.c_int, _H, _U64, _P, _P),
     "attnd_memory_create_device": (c.c_int, _H, _U64, _P),
@@ -107,6 +108,7 @@ _CUDA_PROTOTYPES = {
     "attnd_cuda_stream_open": (c.c_int, _H),
     "attnd_cuda_lane_error": (c.c_int, _H, _U32),
     "cuStreamGetCaptureInfo_v2": (c.c_int, *(_P,) * 6),  # the driver's, which comes along
+    "cuPointerGetAttribute": (c.c_int, _P, c.c_int, _U64),
 }
 
 
@@ -142,6 +144,15 @@ def cuda():
         return _declare(_load("libattnd-cuda.so.0"), _CUDA_PROTOTYPES)
     except OSError:
         return None
+
+
+def allocation_of(address):
+    """The number that the driver gave the allocation at an address of the GPU. Addresses come
+    back, numbers do not. None where it has none."""
+    number = c.c_uint64()
+    buffer_id = 7  # CU_POINTER_ATTRIBUTE_BUFFER_ID
+    failed = cuda().cuPointerGetAttribute(c.byref(number), buffer_id, address)
+    return None if failed else number.value
 
 
 def capture_of(stream):

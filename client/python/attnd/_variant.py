@@ -1,43 +1,77 @@
 """The attention variant of a batch, in FlashInfer's names: what its softmax does beside scaling.
 
-The numbers are the service's to check: an option that the worker lacks, or that does not go with
-another, is refused by its name when the batch is planned. Tables (sinks, scales of heads, masks)
-are named where they lie, if that is memory of the session or the GPU, and are copied otherwise.
+Whether options go together, and whether the worker has them, is the service's to say: it refuses
+them by name when the batch is planned. Tables (sinks, scales of heads, masks) are named where they
+lie, if that is memory of the session or the GPU, and are copied otherwise.
 """
 
 import ctypes as c
 
 import numpy
 
-from . import _abi
+from . import _abi, _convert
 from .memory import copy, describe
 
 _POSITIONS = {"NONE": 0, "ALIBI": 1, "ROPE_LLAMA": 2}
-# The options of plan() that are numbers, in the order in which it hands them on.
+
+
+def _real(low):
+    return lambda name, x: _convert.real(name, x, low)
+
+
+def _integer(low):
+    return lambda name, x: _convert.integer(name, x, low, _convert.I32)
+
+
+def _position(name, x):
+    return _POSITIONS[_convert.choice(name, x, tuple(_POSITIONS))]
+
+
+def _window(name, x):
+    return -1 if x is None else _convert.integer(name, x, -1, _convert.I32)
+
+
+# The options of plan() that are no tables, in the order in which it hands them on: what each is
+# called there and in struct attnd_variant, and what converts it. None: it is not given. A number of
+# struct attnd_variant that is 0 is absent, so where 0 means something it goes as scale() says.
 _OPTIONS = (
-    "window_left", "logits_soft_cap", "position_encoding", "rope_scale", "rope_theta",
-    "rope_low_freq_factor", "rope_high_freq_factor", "rope_old_context", "rope_dim", "flags",
-    "q_scale", "k_scale", "v_scale", "fixed_split", "chunk",
-)  # fmt: skip
+    ("window_left", "window_left", _window),
+    ("logits_soft_cap", "logits_soft_cap", _real(0.0)),
+    ("pos_encoding_mode", "position_encoding", _position),
+    ("rope_scale", "rope_scale", _real(_convert.FLOAT_MIN)),
+    ("rope_theta", "rope_theta", _real(_convert.FLOAT_MIN)),
+    ("rope_low_freq_factor", "rope_low_freq_factor", _convert.scale),
+    ("rope_high_freq_factor", "rope_high_freq_factor", _convert.scale),
+    ("rope_old_context", "rope_old_context", _integer(1)),
+    ("rope_dim", "rope_dim", _integer(2)),
+    ("rope_append", "flags", _convert.flag),
+    ("q_scale", "q_scale", _convert.scale),
+    ("k_scale", "k_scale", _convert.scale),
+    ("v_scale", "v_scale", _convert.scale),
+    ("fixed_split_size", "fixed_split", _integer(1)),
+    ("attention_chunk_size", "chunk", _integer(1)),
+)
 PLAIN = (-1, None, "NONE", *[None] * 6, False, *[None] * 5)
 
 
-def variant_of(pool, num_heads, said, sinks, kv_scales, alibi_slopes, mask):
-    """(struct attnd_variant or None, what keeps its tables) of plan()'s options; @mask: what
-    mask_of() gave, or None."""
-    values = dict(zip(_OPTIONS, said))
-    position = values["position_encoding"]
-    if position not in _POSITIONS:
-        raise ValueError(f"pos_encoding_mode is {position}, not one of {', '.join(_POSITIONS)}")
-    values["position_encoding"] = _POSITIONS[position]
-    values["flags"] = _abi.ROPE_APPEND if values["flags"] else 0
-    window = values.pop("window_left")
-    window = -1 if window is None else max(window, -1)
-    values = {name: value for name, value in values.items() if value}
+def numbers_of(said):
+    """{field: value} of the options that are given, as struct attnd_variant has them."""
+    return {
+        field: convert(name, x)
+        for (name, field, convert), x, plain in zip(_OPTIONS, said, PLAIN)
+        if x is not plain
+    }
+
+
+def variant_of(pool, num_heads, numbers, sinks, kv_scales, alibi_slopes, mask):
+    """(struct attnd_variant or None, what keeps its tables) of numbers_of(); @mask: what mask_of()
+    gave, or None."""
+    given = any(x for field, x in numbers.items() if field != "window_left")
+    window = numbers.get("window_left", -1)
     tables = sinks, kv_scales, alibi_slopes, mask
-    if window < 0 and not values and all(table is None for table in tables):
+    if window < 0 and not given and all(table is None for table in tables):
         return None, None
-    variant, kept = _abi.Variant(window_left=window, **values), []
+    variant, kept = _abi.Variant(**{"window_left": -1, **numbers}), []
     for name, table, shape in (
         ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads)),
         ("alibi_slopes", alibi_slopes, (num_heads,)),
@@ -56,8 +90,10 @@ def variant_of(pool, num_heads, said, sinks, kv_scales, alibi_slopes, mask):
 def _table(pool, name, table, one):
     """float32 of shape @one, or [layers, *@one]: where it lies, or a copy in memory of the
     session."""
-    described = describe(table)
+    described = describe(table, name)
     _, shape, strides, dtype, _, _ = described
+    if dtype not in ("float32", "float16") and not hasattr(table, "is_cuda"):
+        raise TypeError(f"{name} is {dtype}; the plan wants float32")
     if shape not in (one, (pool.layers, *one)):
         raise ValueError(f"{name} is {shape}; the plan wants {one} or {(pool.layers, *one)}")
     dense = strides[len(shape) - len(one) :] == (one[-1], 1)[-len(one) :]
@@ -87,7 +123,7 @@ def mask_of(pool, csr, mask, packed):
     numpy.cumsum((bits + 7) // 8, out=indptr[1:])
     name, given = ("custom_mask", mask) if packed is None else ("packed_custom_mask", packed)
     count = int(bits.sum()) if packed is None else int(indptr[-1])
-    _, shape, strides, dtype, _, _ = described = _of_bytes(given)
+    _, shape, strides, dtype, _, _ = described = _of_bytes(name, given)
     if shape != (count,) or dtype != "uint8":
         raise ValueError(f"{name} is {shape} of {dtype}; the plan wants ({count},)")
     if indptr[-1] > numpy.iinfo(numpy.int32).max:
@@ -118,7 +154,7 @@ def mask_of(pool, csr, mask, packed):
     return (kept.memory.handle, 0, kept), indptr
 
 
-def _of_bytes(x):
+def _of_bytes(name, x):
     """describe() of a mask: of bool it is bytes of 0 and 1."""
     if getattr(x, "dtype", None) == numpy.bool_:
         x = x.view(numpy.uint8)
@@ -126,4 +162,4 @@ def _of_bytes(x):
         import torch
 
         x = x.view(torch.uint8)
-    return describe(x)
+    return describe(x, name)

@@ -19,27 +19,29 @@ import weakref
 
 import numpy
 
-from . import _abi, _csr
+from . import _abi, _convert, _csr
 from ._dlpack import CPU, contiguous
-from ._library import capture_of, cuda, lib
+from ._library import allocation_of, capture_of, cuda, lib
+from ._settings import STRIDED, Settings
 from ._variant import PLAIN, mask_of, variant_of
-from .errors import checked
-from .memory import BYTES, FP8, Tensor, copy, describe, dtype_name
+from .errors import Error, NoMemory, checked
+from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides
     from .pool import PagePool
 
-_STRIDED = "q", "o", "lse", "k", "v"
-_NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
-_NUMBERS = int, float, type(None)
-_PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
+_PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared, beside those of graphs
+_STAGED_MAX = 16  # copies of host tensors that wait for a run to end
+_KEPT_MAX = 1024  # tensors that do
 
 
 def _stream(torch, stream):
     """A stream's handle, or None: the current stream."""
-    return torch.cuda.current_stream() if stream is None else torch.cuda.ExternalStream(stream)
+    if stream is None:
+        return torch.cuda.current_stream()
+    return torch.cuda.ExternalStream(_convert.integer("stream", stream, 0, _convert.U64))
 
 
 def _room(wanted, have):
@@ -47,16 +49,24 @@ def _room(wanted, have):
     return max(have, 1 << max(wanted - 1, 0).bit_length())
 
 
+def _holds(capacity, room):
+    """Whether a plan holds a batch. What it has for splits depends on the shortest of them."""
+    split = not room[4] or 0 < capacity[4] <= room[4]
+    return split and all(have >= wanted for have, wanted in zip(capacity[:4], room))
+
+
 class BatchAttention:
     """Attention over batches of requests on one pool. One thread at a time."""
 
     def __init__(self, pool: PagePool, lane: int = 0) -> None:
+        pool._native()
+        lane = _convert.integer("lane", lane, 0, _abi.LANES - 1)
         self.pool, self.session, self.lane = pool, pool.session, lane
         self._plan = self._batch = self._levels = self._shaped_for = None
-        self._strides = {}
-        self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0, "fixed_split": 0}
+        self._capacity, self._strides = None, {}
+        self._said, self._strided = None, False  # the last plan()'s options; has _batch strides?
         self._kept, self._staged, self._spare, self._tables = [], [], {}, None
-        self._prepared = collections.OrderedDict()
+        self._prepared, self._held = collections.OrderedDict(), {}  # held: a graph has them
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
         self._quiet = c.byref(
@@ -70,22 +80,30 @@ class BatchAttention:
     def close(self) -> None:
         """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
         session, self.session = self.session, None
-        if session is None or session.closed:
+        if session is None:
             return
         session.forget(self._number)
-        for number, _ in self._prepared.values():
+        if session.closed:
+            return
+        for number, _ in (*self._prepared.values(), *self._held.values()):
             lib.attnd_unprepare(session.native(), number)
-        self._destroy(session)
+        plan, self._plan = self._plan, None
+        if plan is not None:  # no wait: whoever dropped the last run calls this, anywhere
+            session.destroy_plan(plan, self.pool)
 
-    def _destroy(self, session):
-        """No wait: this may be called in the middle of anything, by the code that dropped the last
-        run."""
-        if self._plan is not None:
-            session.destroy_plan(self._plan, self.pool)
-        self._plan = None
+    def _native(self, what=None):
+        """The library's session. The first thing that a call does: in a child it says Forked."""
+        session = self.session
+        if session is None:
+            raise ValueError("the BatchAttention is closed")
+        native = session.native()
+        if what is not None and self._plan is None:
+            raise ValueError(f"plan() comes before {what}()")
+        return native
 
     def __del__(self):
-        if getattr(self, "session", None) is not None:
+        session = getattr(self, "session", None)
+        if session is not None and not session.left():
             self.close()
 
     # ---- plan ----
@@ -141,95 +159,96 @@ class BatchAttention:
         wait: return when the plan is accepted, or raise what it is refused for; otherwise plan()
             returns when it is submitted, and the next run raises that.
         """
-        variant = (
-            window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta,
-            rope_low_freq_factor, rope_high_freq_factor, rope_old_context, rope_dim, rope_append,
-            q_scale, k_scale, v_scale, fixed_split_size, attention_chunk_size,
-        )  # fmt: skip
-        masked = custom_mask is not None or packed_custom_mask is not None
-        tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         options = (
-            num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, sm_scale,
-            variant, q_data_type, kv_data_type, reserve_pages, q_strides, out_strides, lse_strides,
-            k_strides, v_strides, natural_lse, shared_pages, wait,
+            num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type,
+            kv_data_type, causal, natural_lse, shared_pages, wait, sm_scale, reserve_pages,
+            q_strides, out_strides, lse_strides, k_strides, v_strides, window_left,
+            logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, rope_low_freq_factor,
+            rope_high_freq_factor, rope_old_context, rope_dim, rope_append, q_scale, k_scale,
+            v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
         before = self._planned
+        masked = custom_mask is not None or packed_custom_mask is not None
+        tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
-            and not tables and before[4] == options and (
-                qo_indptr.item(-1) == self.rows and kv_indptr.item(-1) <= kv_indices.size
-                if before[5] is None else _csr.same_tensors(before[:4], before[5], self.rows)
-            )
+            and not tables and self._said.same(options)
+            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, before[5], self.rows)
         ):  # fmt: skip
             self._refusal.failure = None
             if before[6]:
-                self._set(lib.attnd_plan_set, self._batch_ref, True)
+                self._set(lib.attnd_plan_set, self._plan, self._batch_ref, True)
             else:
                 self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
             return
+        self._native()
+        self.pool._native()
         self._planned = None
-        said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
-        dtype = self.pool.rows_dtype if said == _NOTHING_SAID else self._agree(*said)
-        arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
-        if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
-            csr = list(zip(*arrays, strict=True))
-        else:
-            csr = [arrays]
+        said = self._said
+        if said is None or said.masked != masked or not said.same(options):
+            said = self._said = Settings(self.pool, options, masked)
+        csr = _csr.levels((qo_indptr, kv_indptr, kv_indices, kv_last_page_len))
+        kept = [_csr.read(arrays, i, len(csr)) for i, arrays in enumerate(csr)]
         if self._levels is None or len(self._levels) != len(csr):
             self._levels = (_abi.Level * len(csr))()
-        levels, kept = self._levels, []
-        requests = entries = pages = rows = 0
-        for level, arrays in zip(levels, csr):
-            kept.append(ints := [_csr.ints(x) for x in arrays])
-            level.requests = requests = _csr.lengths(*ints)
-            level.qo_indptr, level.kv_indptr = ints[0][0], ints[1][0]
-            level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
-            entries, pages = entries + requests, pages + ints[2][1]
-            rows = max(rows, c.c_int32.from_address(ints[0][0] + 4 * requests).value)
-        batch = self._batch
-        if batch is None or self._strides or batch.levels != len(levels):
-            batch = self._batch = _abi.Batch(levels=len(levels), level=levels)
-            self._batch_ref = c.byref(batch)
-        batch.reserve_pages = reserve_pages
-        batch.flags = (
-            (_abi.CAUSAL if causal and not masked else 0) | (_abi.LSE_LN if natural_lse else 0)
-            | (_abi.SHARED_PAGES if shared_pages else 0)
-        )  # fmt: skip
-        batch.dtype, batch.sm_scale = _abi.ROWS[dtype], sm_scale or 0.0
-        batch.variant, batch.mask_indptr, kept_tables = None, None, None
-        if tables or variant != PLAIN:
-            mask = None
-            if masked:
-                csr_here = (_csr.array_of(ints[i]) for i in (0, 1, 3))
-                mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
-                batch.mask_indptr = starts.ctypes.data
-            batch.variant, kept_tables = variant_of(
-                self.pool, num_qo_heads, variant, sinks, kv_scales, alibi_slopes, mask
-            )
-        if self._strides:
-            self._strides, self._filled = {}, None
-        if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
-            self._filled = None
-            for name, pair in zip(
-                _STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)
-            ):
-                if pair is not None:
-                    self._strides[name] = tuple(pair)
-                    setattr(batch, name, _abi.Strides(*pair))
-        room = entries, rows, pages + reserve_pages * requests, len(levels), fixed_split_size or 0
-        self._make_room(num_qo_heads, *room)
-        self._refusal.failure = None
-        if (rows, num_qo_heads, dtype) != self._shaped_for:
-            self.rows, self.dtype, self._shaped_for = rows, dtype, (rows, num_qo_heads, dtype)
-            self._shapes = {name: self._shape(name) for name in _STRIDED}
-        wait = wait or self.pool.device == "cuda"
-        self._set(lib.attnd_plan_set, self._batch_ref, wait)
+            self._batch = None
+        entries, rows, pages = _csr.fill(self._levels, kept, said.reserve_pages)
+        mask = starts = None
+        if masked:
+            csr_here = (_csr.array_of(kept[-1][i]) for i in (0, 1, 3))
+            mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
+        variant, kept_tables = variant_of(
+            self.pool, said.heads, said.numbers, sinks, kv_scales, alibi_slopes, mask
+        )
+        self._fill_batch(said, variant, starts)
+        wait = said.wait or self.pool.device == "cuda"
+        room = entries, rows, pages, len(csr), said.fixed_split
+        self._set_plan(said.heads, room, wait)
         self._tables = kept_tables  # until another plan does without them
-        plain = not (self._strides or tables) and type(sm_scale) in _NUMBERS
+        if said.strides or self._strides or (rows, said.heads, said.dtype) != self._shaped_for:
+            self.rows, self.dtype, self._strides = rows, said.dtype, said.strides
+            self._shaped_for = rows, said.heads, said.dtype
+            self._shapes = {name: self._shape(name) for name in STRIDED}
+        self._entries = entries
+        plain = not tables and not said.strides and said.options is not None
         named = _csr.named_again(csr, kept) if plain else None
         if named is not None:
-            self._planned = *named[0], options, named[1], wait
+            references, unchanged, places = named
+            self._planned = *references, unchanged, places, wait
+
+    def _fill_batch(self, said, variant, starts):
+        """struct attnd_batch, of numbers and of the levels that are filled in."""
+        batch = self._batch
+        if batch is None or said.strides or self._strided:
+            batch = self._batch = _abi.Batch(levels=len(self._levels), level=self._levels)
+            self._batch_ref, self._strided = c.byref(batch), bool(said.strides)
+        batch.reserve_pages, batch.flags = said.reserve_pages, said.flags
+        batch.dtype, batch.sm_scale = _abi.ROWS[said.dtype], said.sm_scale
+        batch.variant, batch.mask_indptr = variant, starts if starts is None else starts.ctypes.data
+        for name, pair in said.strides.items():
+            setattr(batch, name, _abi.Strides(*pair))
+
+    def _set_plan(self, heads, room, wait):
+        """Set the batch in the plan, if it has room for it, and else in another one. That takes the
+        place of the first when it is set: what fails leaves things as they are."""
+        self._refusal.failure = None
+        if self._plan is not None and heads == self.num_qo_heads and _holds(self._capacity, room):
+            self._set(lib.attnd_plan_set, self._plan, self._batch_ref, wait)
+            return
+        plan, capacity = self._create_plan(heads, room)
+        try:
+            self._set(lib.attnd_plan_set, plan, self._batch_ref, wait)
+        except BaseException:
+            self.session.destroy_plan(plan, self.pool)
+            raise
+        before, self._plan = self._plan, plan
+        self._capacity, self.num_qo_heads = capacity, heads
+        self._drop_prepared(0)
+        while self._held:
+            self._unprepare(self._held.popitem()[1][0])
+        if before is not None:
+            self.session.destroy_plan(before, self.pool)
 
     def advance(
         self, kv_len: Ints, page_indptr: Ints | None = None, page_indices: Ints | None = None, *,
@@ -238,63 +257,43 @@ class BatchAttention:
         """New lengths in tokens of all entries of the planned batch, level 0's first [entries], and
         pages appended to their lists (CSR: [entries + 1] and [pages]). Runs that were submitted
         keep theirs."""
-        lengths = _csr.ints(kv_len)
-        args, kept = _abi.Advance(entries=lengths[1], kv_len=lengths[0]), [lengths]
-        if page_indptr is not None:
-            kept += [_csr.ints(page_indptr), _csr.ints(page_indices)]
-            args.page_indptr, args.page_indices = kept[1][0], kept[2][0]
-        self._set(lib.attnd_plan_advance, c.byref(args), wait or self.pool.device == "cuda")
+        self._native("advance")
+        places, _kept = _csr.advanced(kv_len, page_indptr, page_indices, self._entries)
+        args = _abi.Advance(
+            entries=self._entries, kv_len=places[0], page_indptr=places[1], page_indices=places[2]
+        )
+        wait = _convert.flag("wait", wait) or self.pool.device == "cuda"
+        self._set(lib.attnd_plan_advance, self._plan, c.byref(args), wait)
 
-    def _set(self, function, args, wait):
+    def _set(self, function, plan, args, wait):
         if wait:
             operation = Operation(self.session, function.__name__[11:], self)
             op = _abi.Op(lane=self.lane)
-            self.session.submit(function, self._plan, args, c.byref(op), operation, op)
+            self.session.submit(function, plan, args, c.byref(op), operation, op)
             operation.wait()
         else:
-            self.session.submit(function, self._plan, args, self._quiet)
+            self.session.submit(function, plan, args, self._quiet)
 
-    def _agree(self, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type):
-        """Refuse what the pool contradicts. Return: the type of q, out and what is appended."""
-        pool = self.pool
-        for name, said, has in (
-            ("num_kv_heads", num_kv_heads, pool.num_kv_heads),
-            ("head_dim_qk", head_dim_qk, pool.head_dim),
-            ("head_dim_vo", head_dim_vo, pool.head_dim_vo),
-            ("page_size", page_size, pool.page_size),
-        ):
-            if said is not None and said != has:
-                raise ValueError(f"{name} is {said}, and {has} in the pool")
-        if kv_data_type is not None and dtype_name(kv_data_type) != pool.dtype:
-            raise ValueError(f"kv_data_type is {kv_data_type}, and {pool.dtype} in the pool")
-        rows = pool.rows_dtype if q_data_type is None else dtype_name(q_data_type)
-        if rows not in _abi.ROWS or pool.dtype not in (rows, *FP8):
-            raise ValueError(f"q_data_type is {q_data_type}, and {pool.dtype} in the pool")
-        return rows
-
-    def _make_room(self, num_qo_heads, requests, rows, pages, levels, fixed_split):
-        have = self._capacity
-        if (
-            self._plan is not None and num_qo_heads == self.num_qo_heads and levels <=
-            have["levels"] and requests <= have["requests"] and rows <= have["rows"] and pages <=
-            have["pages"] and (not fixed_split or 0 < have["fixed_split"] <= fixed_split)
-        ):  # fmt: skip
-            return
-        splits = [n for n in (fixed_split, have["fixed_split"]) if n]
-        room = {
-            "requests": _room(requests, have["requests"]),
-            "rows": _room(rows, have["rows"]),
-            "pages": _room(pages, have["pages"]),
-            "levels": max(levels, have["levels"]),
-            "fixed_split": min(splits, default=0),
-        }
-        args = _abi.PlanArgs(pool=self.pool.handle, heads_q=num_qo_heads, **room)
+    def _create_plan(self, heads, room):
+        """A plan with room for batches that grow, or, where memory is short, for this one."""
+        have = self._capacity or (0,) * len(room)
+        entries, rows, pages, levels, split = room
+        split = min((n for n in (split, have[4]) if n), default=0)
+        wide = *(_room(*x) for x in zip(room[:3], have)), max(levels, have[3]), split
         plan, native = c.c_uint32(), self.session.native()
-        checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
-        self._drop_prepared(0)
-        self._destroy(self.session)
-        self.pool.plans += 1
-        self._plan, self._capacity, self.num_qo_heads = plan.value, room, num_qo_heads
+        for capacity in (wide, room):
+            args = _abi.PlanArgs(
+                pool=self.pool.handle, heads_q=heads, requests=capacity[0], rows=capacity[1],
+                pages=capacity[2], levels=capacity[3], fixed_split=capacity[4],
+            )  # fmt: skip
+            try:
+                checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
+            except NoMemory:
+                if capacity == room:
+                    raise
+            else:
+                self.pool.plans += 1
+                return plan.value, capacity
 
     # ---- run ----
 
@@ -306,7 +305,10 @@ class BatchAttention:
         kv_cache: a layer's number, PagePool.kv_cache(layer), or tensors at its place. lse: None,
         True, or a float32 tensor [rows, num_qo_heads]; base 2. Return: (out, lse). On a GPU q is
         used and out is written in the order of @stream (the current one)."""
+        self._native("run")
         layer = self.pool.layer_of(kv_cache)
+        if isinstance(lse, (bool, numpy.bool_)):
+            lse = True if lse else None
         if self.pool.device == "cuda":
             return self._run_on_stream(layer, q, out, lse, stream)
         operation, out, lse, back = self._submit(layer, q, out, lse, 0)
@@ -330,22 +332,40 @@ class BatchAttention:
         """The same as an operation, to wait() for or to await. out and lse must lie in memory of
         the session, or on the GPU, so that nothing is left to copy. After @timeout_us microseconds
         it ends with attnd.Timeout; 0: never."""
-        for name, x in (("out", out), ("lse", lse)):
-            if x is not None:
-                self._place(name if name == "lse" else "o", x, False, None)
-        operation, _, _, _ = self._submit(self.pool.layer_of(kv_cache), q, out, lse, timeout_us)
+        self._native("submit")
+        timeout_us = _convert.integer("timeout_us", timeout_us, 0, _convert.U32)
+        layer = self.pool.layer_of(kv_cache)
+        self._place("o", out, False, None)
+        if lse is not None:
+            self._place("lse", lse, False, None)
+        operation, _, _, _ = self._submit(layer, q, out, lse, timeout_us)
         self._staged = []  # nobody here learns when it has ended: the operation keeps them
         return operation
 
     def append(self, k: Array, v: Array, kv_cache: Layer) -> None:
         """Store K and V of the batch's new tokens, [rows, num_kv_heads, head_dim] each, at the end
         of their requests. A run that is submitted afterwards sees them."""
+        self._native("append")
         args = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache))
         for name, x in (("k", k), ("v", v)):
             memory, offset, keep = self._place(name, x, True, None)
             setattr(args, name, _abi.Place(memory, offset))
             self._kept.append(keep)
-        self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
+        if len(self._staged) < _STAGED_MAX and len(self._kept) < _KEPT_MAX:
+            self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
+            return
+        # Enough is kept for what is in flight: when this has ended, all before it in the lane has.
+        operation, op = Operation(self.session, "append", (self, self._kept)), self._op
+        op.timeout_us = 0
+        self.session.submit(
+            lib.attnd_append, self._plan, c.byref(args), c.byref(op), operation, op
+        )
+        self._kept = []
+        try:
+            operation.wait()
+        except Error as failure:
+            self._refusal(failure)
+        self._bring_back(())
 
     def merge_state(
         self, v_a: Array, s_a: Array, v_b: Array, s_b: Array, out: Array | None = None,
@@ -355,8 +375,7 @@ class BatchAttention:
         run() gives them, of this service or of anything else. Return: (out, lse). out may be v_a or
         v_b, and lse the s of the same. On a GPU it waits for what the current stream holds, and
         returns when the result is there."""
-        if self._plan is None:
-            raise RuntimeError("plan() comes before merge_state()")
+        self._native("merge_state")
         if self.pool.device == "cuda":
             import torch
 
@@ -382,8 +401,6 @@ class BatchAttention:
         return out, lse
 
     def _submit(self, layer, q, out, lse, timeout_us):
-        if self._plan is None:
-            raise RuntimeError("plan() comes before run()")
         before, args, kept, back = self._filled, self._run_args, self._kept, ()
         if (
             before is not None and before[0] is self._shapes and before[1]() is q
@@ -430,11 +447,12 @@ class BatchAttention:
         """Refuse a tensor that is not what the plan wants. Return: whether its strides are
         right."""
         wanted, of = self._shapes[name], "float32" if name == "lse" else self.dtype
+        name = "out" if name == "o" else name
         if tuple(shape) != wanted or dtype != of:
             raise ValueError(
                 f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
             )
-        planned = self._strides.get(name)
+        planned = self._strides.get("o" if name == "out" else name)
         if planned is None:
             return tuple(strides) == contiguous(wanted) or self.rows == 0
         if tuple(strides[:2]) != planned or (name != "lse" and strides[2] != 1):
@@ -450,7 +468,8 @@ class BatchAttention:
             and x.memory._native is self.session._native
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
-        described = describe(x)
+        refuse_gradient("out" if name == "o" else name, x)
+        described = describe(x, "out" if name == "o" else name)
         _, shape, strides, dtype, kind, _ = described
         fits = self._check(name, shape, strides, dtype)
         if fits:
@@ -462,7 +481,8 @@ class BatchAttention:
         elif kind != CPU:
             raise ValueError(f"{name} is not contiguous: say its strides to plan()")
         if back is None and not read:
-            raise LookupError(f"{name} must lie in memory of the session, contiguous as planned")
+            name = "out" if name == "o" else name
+            raise Elsewhere(f"{name} must lie in memory of the session, contiguous as planned")
         own = self._stage(name, self._shapes[name], dtype)
         if read:
             copy(own, x)
@@ -474,7 +494,7 @@ class BatchAttention:
         """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives
         its memory back when it has ended."""
         if name in self._strides:
-            raise LookupError(
+            raise Elsewhere(
                 f"{name} was planned with strides: it must lie in memory of the session"
             )
         nbytes, spare = math.prod(shape) * BYTES[dtype], self._spare.setdefault(name, [])
@@ -491,7 +511,8 @@ class BatchAttention:
     ) -> None:  # fmt: skip
         """What the first run() of these tensors on a GPU does before it launches, and what blocks:
         do it for each layer before a graph is captured. Nothing runs."""
-        checked(cuda().attnd_cuda_stream_open(self.session.native()))
+        native = self._native("prepare")
+        checked(cuda().attnd_cuda_stream_open(native))
         self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
 
     def announce(self, stream: int | None = None) -> None:
@@ -517,9 +538,10 @@ class BatchAttention:
             out = torch.empty(self._shapes["o"], dtype=getattr(torch, self.dtype), device="cuda")
         if lse is True:
             lse = torch.empty(self._shapes["lse"], dtype=torch.float32, device="cuda")
-        number = self._prepare(layer, [q, out] if lse is None else [q, out, lse])
         here = _stream(torch, stream)
-        if self._announced is not None and self._announced == capture_of(here.cuda_stream):
+        capture = capture_of(here.cuda_stream)
+        number = self._prepare(layer, [q, out] if lse is None else [q, out, lse], capture[0])
+        if self._announced is not None and self._announced == capture:
             here.wait_stream(self._beside)
             self._announced = None
         checked(
@@ -529,33 +551,58 @@ class BatchAttention:
         )
         return out, lse
 
-    def _prepare(self, layer, tensors):
-        """The run of these tensors, prepared the first time. A graph replays its number, so a
-        number stays good until more than _PREPARED_MAX others came after it."""
-        described = [(name, *describe(x)) for name, x in zip(_STRIDED, tensors)]
+    def _prepare(self, layer, tensors, captured=False):
+        """The run of these tensors, prepared the first time. They are known by their place and by
+        the number of the allocation there. A graph replays the run's number: what is @captured
+        stays prepared until the plan has to go; of the others the last _PREPARED_MAX do."""
+        for name, x in zip(STRIDED, tensors):
+            refuse_gradient(name, x)
+        described = [(name, *describe(x, name)) for name, x in zip(STRIDED, tensors)]
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._check(name, shape, strides, dtype):
                 raise ValueError(f"{name} is not contiguous: say its strides to plan()")
-        key = layer, *(x[1] for x in described)
-        found = self._prepared.get(key)
-        if found is not None:
+        places = tuple((x[1], allocation_of(x[1])) for x in described)
+        key = layer, places
+        found = self._held.get(key) or self._prepared.get(key)
+        if found is None:
+            found = self._prepare_new(layer, described, tensors)
+        if captured and key not in self._held:
+            self._held[key] = found
+            self._prepared.pop(key, None)
+        elif key not in self._held:
+            self._prepared[key] = found
             self._prepared.move_to_end(key)
-            return found[0]
+        return found[0]
+
+    def _prepare_new(self, layer, described, tensors):
+        self._drop_prepared(_PREPARED_MAX - 1)
+        self._drop_stale({(x[1], allocation_of(x[1])) for x in described})
         args, number = _abi.PrepareArgs(layer=layer, lane=self.lane), c.c_uint32()
         kept = [x.memory for x in tensors if type(x) is Tensor]
         for name, *x in described:
             memory, offset, _ = self.session.place(x)
             setattr(args, name, _abi.Place(memory, offset))
-        self._drop_prepared(_PREPARED_MAX - 1)
         native = self.session.native()
         checked(lib.attnd_prepare(native, self._plan, c.byref(args), c.byref(number)))
-        self._prepared[key] = number.value, kept
-        return number.value
+        return number.value, kept
+
+    def _drop_stale(self, places):
+        """Runs of memory that was freed, as one sees when something else lies there."""
+        known = dict(places)
+        for runs in (self._prepared, self._held):
+            stale = [
+                key for key in runs if any(at in known and known[at] != n for at, n in key[1])
+            ]
+            for key in stale:
+                self._unprepare(runs.pop(key)[0])
 
     def _drop_prepared(self, most):
         while len(self._prepared) > most:
             _, (number, _) = self._prepared.popitem(last=False)
-            checked(lib.attnd_unprepare(self.session.native(), number))
+            self._unprepare(number)
+
+    def _unprepare(self, number):
+        checked(lib.attnd_unprepare(self.session.native(), number))
 
     def lane_error(self) -> None:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the

@@ -14,24 +14,29 @@ from ._library import lib
 class Error(Exception):
     """A call or an operation failed. `name` is the symbol of the code, `field` the field's name."""
 
-    def __init__(self, fault, operation=None):
-        text = c.create_string_buffer(256)
-        lib.attnd_fault_string(c.byref(fault), text, len(text))
-        sentence = text.value.decode()
+    def __init__(self, fault, operation=None, sentence=None):
+        sentence = sentence or _sentence(fault)
         super().__init__(f"{operation}: {sentence}" if operation else sentence)
         self.code = fault.code
         self.name = lib.attnd_error_name(fault.code).decode()
         self.field = lib.attnd_field_name(fault.field).decode()
         self.index, self.value, self.limit = fault.index, fault.value, fault.limit
         self.operation = operation
+        self._sentence = sentence
         self._numbers = fault.code, fault.field, fault.index, fault.value, fault.limit
 
     def __reduce__(self):  # multiprocessing sends the exceptions of its workers pickled
-        return _again, (self._numbers, self.operation)
+        return _again, (self._numbers, self.operation, self._sentence)
 
 
-def _again(numbers, operation):
-    return error(Fault(*numbers), operation)
+def _sentence(fault):
+    text = c.create_string_buffer(256)
+    lib.attnd_fault_string(c.byref(fault), text, len(text))
+    return text.value.decode()
+
+
+def _again(numbers, operation, sentence):
+    return error(Fault(*numbers), operation, sentence)
 
 
 class Invalid(Error, ValueError):
@@ -125,17 +130,20 @@ class Device(Error):
 _KINDS = {kind.__name__.lower(): kind for kind in Error.__subclasses__()}
 
 
-def error(fault, operation=None):
+def error(fault, operation=None, sentence=None):
     """The exception of a fault."""
     name = lib.attnd_error_name(fault.code).decode().removeprefix("ATTND_E_")
-    return _KINDS.get(name.replace("_", "").lower(), Error)(fault, operation)
+    return _KINDS.get(name.replace("_", "").lower(), Error)(fault, operation, sentence)
 
 
 def last_error():
-    """The exception of this thread's last call that failed."""
+    """The exception of this thread's last call that failed. The library's sentence says more than
+    the numbers do: it names the path of a service that cannot be reached."""
     fault = Fault()
+    text = c.create_string_buffer(512)
     lib.attnd_last_fault(c.byref(fault))
-    return error(fault)
+    lib.attnd_last_fault_string(text, len(text))
+    return error(fault, sentence=text.value.decode())
 
 
 def checked(code):

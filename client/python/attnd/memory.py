@@ -16,7 +16,7 @@ import typing
 
 import numpy
 
-from . import _dlpack
+from . import _convert, _dlpack
 from ._library import cuda, lib
 from .errors import checked
 
@@ -35,13 +35,21 @@ _TYPESTR = {
 
 
 @functools.lru_cache(64)
-def dtype_name(dtype):
-    """The name of a type: of numpy's, of torch's, or the name itself."""
+def _type_name(dtype):
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
-    name = name.rpartition(".")[2]
-    if name not in BYTES:
-        raise TypeError(f"{dtype} is no type of attnd: {', '.join(BYTES)}")
-    return name
+    package, _, name = name.rpartition(".")
+    return name if name in BYTES and package in ("", "torch", "numpy") else None
+
+
+def dtype_name(dtype, name="dtype"):
+    """The name of a type: of numpy's, of torch's, or the name itself."""
+    try:
+        found = _type_name(dtype)
+    except TypeError:  # it cannot be hashed
+        found = None
+    if found is None:
+        raise TypeError(f"{name} is {dtype}, which is no type of attnd: {', '.join(BYTES)}")
+    return found
 
 
 def current_cuda_device():
@@ -52,6 +60,10 @@ def current_cuda_device():
     if c.CDLL("libcuda.so.1").cuCtxGetDevice(c.byref(device)) != 0:
         raise RuntimeError("no CUDA context is current: torch.cuda.init() makes one")
     return device.value
+
+
+class Elsewhere(LookupError, ValueError):
+    """A tensor lies where the service cannot reach it, and there is no copying here."""
 
 
 class Memory:
@@ -67,6 +79,10 @@ class Memory:
             checked(cuda().attnd_cuda_map(native, handle, c.byref(address)))
             address = address.value
         self.address = address
+
+    def check(self):
+        """Forked in a child of the process, where the mapping is not."""
+        self._native.check()
 
     def __del__(self):
         # Refusals have nobody to go to: what is in use, or of a service that is gone, ends with
@@ -84,7 +100,11 @@ class Memory:
         strides: tuple[int, ...] | None = None,
     ) -> Tensor:  # fmt: skip
         """A tensor at @offset bytes; strides in elements, contiguous if None."""
-        return Tensor(self, offset, tuple(shape), strides and tuple(strides), dtype_name(dtype))
+        shape = _convert.shape_of("shape", shape)
+        if strides is not None:
+            strides = _convert.integers("strides", strides, len(shape), 0, 1 << 48)
+        offset = _convert.integer("offset", offset, 0, self.nbytes)
+        return Tensor(self, offset, shape, strides, dtype_name(dtype))
 
 
 class Tensor:
@@ -121,9 +141,11 @@ class Tensor:
 
     def data_ptr(self) -> int:
         """The address of its first element in this process."""
+        self.memory.check()
         return self.memory.address + self.offset
 
     def _interface(self, version):
+        self.memory.check()
         size = BYTES[self.dtype]
         return {
             "shape": self.shape,
@@ -151,6 +173,7 @@ class Tensor:
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """A capsule of version 0, which every consumer takes. The service writes only what it was
         asked to: there is nothing to wait for on @stream but operations, which have completed."""
+        self.memory.check()
         if copy or dl_device not in (None, self.memory.device):
             raise BufferError("attnd lends tensors where they are and copies none")
         return _dlpack.lend(
@@ -169,30 +192,59 @@ class Tensor:
         return torch.from_dlpack(self)
 
 
-def describe(x):
-    """(address, shape, strides in elements, dtype, kind of device, what keeps it) of any tensor."""
+def describe(x, name="the tensor"):
+    """(address, shape, strides in elements, dtype, kind of device, what keeps it) of any tensor,
+    which errors call @name."""
     if isinstance(x, Tensor):
         return x.data_ptr(), x.shape, x.strides, x.dtype, x.memory.device[0], x
-    if hasattr(x, "data_ptr"):  # torch
-        kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
-        return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype), kind, x
-    for name, kind in (
+    if hasattr(x, "data_ptr") and hasattr(x, "is_cuda"):  # torch
+        return _of_torch(x, name)
+    for interface, kind in (
         ("__array_interface__", _dlpack.CPU),
         ("__cuda_array_interface__", _dlpack.CUDA),
     ):
-        interface = getattr(x, name, None)
+        interface = getattr(x, interface, None)
         if interface is not None:
-            dtype = next((d for d, t in _TYPESTR.items() if t == interface["typestr"]), None)
-            if dtype is None:
-                raise TypeError(f"{interface['typestr']} is no type of attnd")
-            shape, size = tuple(interface["shape"]), BYTES[dtype]
-            strides = interface.get("strides")
-            strides = tuple(s // size for s in strides) if strides else _dlpack.contiguous(shape)
-            return interface["data"][0], shape, strides, dtype, kind, x
+            return *_of_interface(interface, name), kind, x
     if hasattr(x, "__dlpack__"):
-        capsule = x.__dlpack__()
-        return *_dlpack.borrow(capsule), (x, capsule)
-    raise TypeError(f"{type(x).__name__} is no tensor")
+        try:
+            capsule = x.__dlpack__()
+            return *_dlpack.borrow(capsule), (x, capsule)
+        except (TypeError, ValueError, BufferError, RuntimeError) as why:
+            raise TypeError(f"{name} cannot be lent: {why}") from None
+    raise TypeError(f"{name} is {type(x).__name__}, and no tensor")
+
+
+def _of_torch(x, name):
+    kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
+    there = kind == _dlpack.CUDA or x.device.type == "cpu"
+    if not there or x.layout is not sys.modules["torch"].strided or x.is_neg():
+        raise TypeError(
+            f"{name} is a tensor of {x.device.type}, {x.layout}, or a view that is to be negated"
+        )
+    return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype, name), kind, x
+
+
+def _of_interface(interface, name):
+    """(address, shape, strides in elements, dtype) of a numpy or CUDA array interface."""
+    dtype = next((d for d, t in _TYPESTR.items() if t == interface["typestr"]), None)
+    if dtype is None:
+        raise TypeError(f"{name} is of {interface['typestr']}, which is no type of attnd")
+    if interface.get("mask") is not None:
+        raise TypeError(f"{name} is a masked array")
+    shape, size = tuple(interface["shape"]), BYTES[dtype]
+    strides = interface.get("strides")
+    if strides is None:
+        return interface["data"][0], shape, _dlpack.contiguous(shape), dtype
+    if any(s % size for s in strides):
+        raise ValueError(f"{name} has strides of {strides} bytes, of elements of {size}")
+    return interface["data"][0], shape, tuple(s // size for s in strides), dtype
+
+
+def refuse_gradient(name, x):
+    """Of a tensor of PyTorch that takes part in a graph of gradients: none would come from here."""
+    if getattr(x, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        raise NotImplementedError(f"{name} requires a gradient, and attnd computes none")
 
 
 def copy(to, source):

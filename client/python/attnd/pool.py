@@ -11,14 +11,15 @@ pages itself.
 from __future__ import annotations
 
 import ctypes as c
+import math
 import typing
 
 import numpy
 
-from . import _abi, _dlpack
+from . import _abi, _convert, _dlpack
 from ._library import lib
-from .errors import checked, last_error
-from .memory import Memory, current_cuda_device, describe, dtype_name
+from .errors import checked
+from .memory import BYTES, Memory, current_cuda_device, describe, dtype_name
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,7 @@ if typing.TYPE_CHECKING:
     from ._types import Array, Device, DType, Ints, Layer
     from .session import Session
 
+_PAGES_MAX = 1 << 24  # of a pool
 _DTYPE_NAMES = {number: name for name, number in _abi.DTYPES.items()}
 
 
@@ -63,16 +65,19 @@ class PagePool:
         head_dim: int, dtype: DType = "float16", device: Device = "cpu", leased: bool = True,
         head_dim_vo: int | None = None,
     ) -> None:  # fmt: skip
+        session.native()
         dims = head_dim, head_dim if head_dim_vo is None else head_dim_vo
         desc = _desc(layers, pages, page_size, num_kv_heads, dims, dtype, leased)
+        _convert.choice("device", device, ("cpu", "cuda"))
         desc.memory_kind = _abi.HOST if device == "cpu" else _abi.DEVICE
         self._open(session, _create(session, desc))
 
     @classmethod
     def attach(cls, session: Session, token: bytes) -> PagePool:
         """The pool of another session, by the token that it gave."""
-        handle = c.c_uint32()
-        checked(lib.attnd_pool_attach(session.native(), c.byref(token_of(token)), c.byref(handle)))
+        native, handle = session.native(), c.c_uint32()
+        token = token_of("token", token)
+        checked(lib.attnd_pool_attach(native, c.byref(token), c.byref(handle)))
         return cls._of(session, handle.value)
 
     @classmethod
@@ -84,31 +89,33 @@ class PagePool:
         and V in dimension 1, in FlashInfer's NHD or HND. They must stay alive as long as the pool.
         V may be a part of K's rows, as in MLA: (k, k[..., :512]). @dtype: the type of fp8 that
         tensors of uint8 hold."""
-        planes, kept, places, shapes = ([], []), [], {}, ({}, {})
+        session.native()
+        _convert.choice("kv_layout", kv_layout, ("NHD", "HND"))
+        order = (0, 1, 2) if kv_layout == "NHD" else (0, 2, 1)
+        layers, kept, planes, places, shapes = list(layers), [], ([], []), {}, ({}, {})
         for number, layer in enumerate(layers):
-            for which, x in enumerate(_split(layer)):
-                described = describe(x)
+            for which, x in enumerate(_split(f"layers[{number}]", layer)):
+                described = _describe_plane(f"layers[{number}]", x)
                 address, shape, strides, held, kind, _ = described
                 memory, offset, keep = session.place(described)
-                order = (0, 1, 2) if kv_layout == "NHD" else (0, 2, 1)
-                if strides[3] != 1:
-                    raise ValueError("head_dim must be the innermost dimension, without gaps")
                 shapes[which][(*(shape[i] for i in order), shape[3], held)] = number
                 planes[which].append(_abi.Plane(memory, offset, *(strides[i] for i in order)))
                 kept.append(keep)
-                if which == 0:
-                    places[address] = number
+            places[_place_of(_split("layers", layer))] = number
         (*of_k, dim_qk, held), (*of_v, dim_vo, _) = map(_the_only, shapes)
         if of_k != of_v:
             raise ValueError(f"K has {of_k} pages, tokens and heads, and V has {of_v}")
         pages, page_size, heads = of_k
-        if dtype is not None and held == "uint8":
-            held = dtype_name(dtype)
+        if dtype is not None:
+            dtype = dtype_name(dtype)
+            if dtype != held and (held != "uint8" or BYTES[dtype] != 1):
+                raise ValueError(f"dtype is {dtype}, and the tensors hold {held}")
+            held = dtype
         desc = _desc(len(planes[0]), pages, page_size, heads, (dim_qk, dim_vo), held, leased)
         desc.k, desc.v = ((_abi.Plane * len(of))(*of) for of in planes)
         self = cls._of(session, _create(session, desc))
         self._tensors, self._layer_at = kept, places
-        self._given = [KVCache(self, i, *_split(x)) for i, x in enumerate(layers)]
+        self._given = [KVCache(self, i, *_split("layers", x)) for i, x in enumerate(layers)]
         self.device = "cpu" if kind == _dlpack.CPU else "cuda"
         return self
 
@@ -146,8 +153,8 @@ class PagePool:
                  for p in (desc.k, desc.v)]
                 for i in range(desc.layers)
             ]  # fmt: skip
-            for layer, (k, _) in enumerate(self._planes):
-                self._layer_at[self.memory.address + k[0]] = layer
+            for layer in range(desc.layers):
+                self._layer_at[_place_of(self.kv_cache(layer))] = layer
 
     def _map(self, native, info):
         """The pool's memory. What looks at it keeps the pool's handle, and that keeps the
@@ -165,6 +172,8 @@ class PagePool:
 
     def release(self) -> None:
         """Let the pool go, and its leases, as soon as nobody looks at its memory any more."""
+        if self.session is not None:
+            self.session.check()
         if self.plans:
             raise ValueError(f"{self.plans} plans of this session use the pool: close them first")
         self.keeper = self.memory = self._tensors = self._given = self.session = None
@@ -173,6 +182,10 @@ class PagePool:
 
     def kv_cache(self, layer: int) -> KVCache:
         """K and V of a layer, [page, token, head, head_dim] and [.., head_dim_vo]."""
+        if self.session is None:
+            raise ValueError("the pool is released")
+        self.session.check()
+        layer = _convert.integer("layer", layer, 0, self.layers - 1)
         if self._given is not None:
             return self._given[layer]
         if self.memory is None:
@@ -187,53 +200,80 @@ class PagePool:
 
     def layer_of(self, kv_cache: Layer) -> int:
         """Which layer a kv_cache is: a number, what kv_cache() gave, or tensors at its place."""
-        if isinstance(kv_cache, int):
+        if type(kv_cache) is int and 0 <= kv_cache < self.layers:
             return kv_cache
-        layer = getattr(kv_cache, "layer", None)
-        if layer is not None:
+        if isinstance(kv_cache, KVCache):
+            if kv_cache.pool is not self:
+                raise ValueError("kv_cache is a layer of another pool")
+            return kv_cache.layer
+        if isinstance(kv_cache, (tuple, list)) or len(getattr(kv_cache, "shape", ())) > 1:
+            layer = self._layer_at.get(_place_of(_split("kv_cache", kv_cache)))
+            if layer is None:
+                raise ValueError("kv_cache is no layer of the pool")
             return layer
-        layer = self._layer_at.get(
-            describe(kv_cache[0] if isinstance(kv_cache, tuple) else kv_cache)[0]
-        )
-        if layer is None:
-            raise ValueError("kv_cache is no layer of the pool")
-        return layer
+        return _convert.integer("kv_cache", kv_cache, 0, self.layers - 1)
 
     # ---- leases ----
 
     def alloc_pages(self, count: int) -> numpy.ndarray:
         """Lease free pages; a numpy array of their ids."""
-        pages = numpy.empty(count, numpy.int32)
-        for at in range(0, count, _abi.LEASE_PAGES_MAX):
-            part = pages[at : at + _abi.LEASE_PAGES_MAX]
-            code = lib.attnd_pages_alloc(self._native(), self.handle, len(part), part.ctypes.data)
-            if code < 0:
-                failure = last_error()
-                if at:
-                    self.free_pages(pages[:at])
-                raise failure
-        return pages
+        native, handle = self._native(), self.handle
+        pages = numpy.full(_convert.integer("count", count, 0, _PAGES_MAX), -1, numpy.int32)
+        try:
+            for part in _parts(pages):
+                checked(lib.attnd_pages_alloc(native, handle, len(part), part.ctypes.data))
+            return pages
+        except BaseException:  # a signal's, too: what was leased would be nobody's
+            self.free_pages(pages[pages >= 0])
+            raise
 
     def share_pages(self, pages: Ints) -> None:
-        """One more lease of each page, for this session: for another request with this prefix."""
-        self._leases(lib.attnd_pages_share, pages)
+        """One more lease of each page, for this session: for another request with this prefix. Of
+        all of them or, where it fails, of none."""
+        native, handle, had = self._native(), self.handle, 0
+        pages = _convert.as_array("pages", pages)
+        try:
+            for part in _parts(pages):
+                checked(lib.attnd_pages_share(native, handle, len(part), part.ctypes.data))
+                had += len(part)
+        except BaseException:
+            self.free_pages(pages[:had])
+            raise
 
     def free_pages(self, pages: Ints) -> None:
-        """Give one lease of each page back, when nothing in flight reads or writes them."""
-        self._leases(lib.attnd_pages_free, pages)
+        """Give one lease of each page back, when nothing in flight reads or writes them. Of all of
+        them or, where it fails, of none."""
+        native, handle = self._native(), self.handle
+        pages = _convert.as_array("pages", pages)
+        if len(pages) > _abi.LEASE_PAGES_MAX:
+            pages = self._taken_together(pages)
+        for part in _parts(pages):
+            checked(lib.attnd_pages_free(native, handle, len(part), part.ctypes.data))
 
-    def _leases(self, function, pages):
-        pages = _pages(pages)
-        for at in range(0, len(pages), _abi.LEASE_PAGES_MAX):
-            part = pages[at : at + _abi.LEASE_PAGES_MAX]
-            checked(function(self._native(), self.handle, len(part), part.ctypes.data))
+    def _taken_together(self, pages):
+        """More pages than a call frees: that this session has each lease is known when all of them
+        are in tickets. It then takes them back, and they can be freed one part after the other."""
+        tickets, failure = [], None
+        try:
+            for part in _parts(pages):
+                tickets.append(self.offer_pages(part))
+        except BaseException as why:
+            failure = why
+        for ticket in tickets:
+            self.claim_pages(ticket)
+        if failure is not None:
+            raise failure
+        return pages
 
     def offer_pages(self, pages: Ints, expire_s: float = 60) -> bytes:
-        """Move one lease of each page to a ticket of 16 bytes, which another session can claim."""
-        pages, ticket = _pages(pages), _abi.Token()
+        """Move one lease of each page to a ticket of 16 bytes, which another session can claim
+        within @expire_s seconds, 0.001 to 600."""
+        native, ticket = self._native(), _abi.Token()
+        pages = _convert.as_array("pages", pages)
+        expire_ms = math.ceil(_convert.real("expire_s", expire_s, 0.001, 600.0) * 1000)
         checked(
             lib.attnd_pages_offer(
-                self._native(), self.handle, len(pages), pages.ctypes.data, int(expire_s * 1000),
+                native, self.handle, len(pages), pages.ctypes.data, min(expire_ms, 600_000),
                 c.byref(ticket),
             )
         )  # fmt: skip
@@ -241,25 +281,28 @@ class PagePool:
 
     def claim_pages(self, ticket: bytes) -> numpy.ndarray:
         """The pages of a ticket of this pool, in the order in which they were offered."""
-        pages, pool = numpy.empty(_abi.LEASE_PAGES_MAX, numpy.int32), c.c_uint32()
-        count = checked(
-            lib.attnd_pages_claim(
-                self._native(),
-                c.byref(token_of(ticket)),
-                c.byref(pool),
-                pages.ctypes.data,
-                len(pages),
+        native, token = self._native(), token_of("ticket", ticket)
+        pages, pool = numpy.full(_abi.LEASE_PAGES_MAX, -1, numpy.int32), c.c_uint32()
+        try:
+            count = checked(
+                lib.attnd_pages_claim(
+                    native, c.byref(token), c.byref(pool), pages.ctypes.data, len(pages)
+                )
             )
-        )
-        if pool.value != self.handle:  # taken all the same: back with them
-            checked(lib.attnd_pages_free(self._native(), pool, count, pages.ctypes.data))
-            raise ValueError("the ticket is of another pool, and its pages were given back")
-        return pages[:count].copy()
+            if pool.value != self.handle:  # taken all the same: back with them
+                raise ValueError("the ticket is of another pool, and its pages were given back")
+            return pages[:count].copy()
+        except BaseException:
+            taken = pages[pages >= 0]
+            if len(taken):
+                lib.attnd_pages_free(native, pool, len(taken), taken.ctypes.data)
+            raise
 
     def share(self, writable: bool = False) -> bytes:
         """A token of 16 bytes, with which other sessions attach the pool."""
-        token = _abi.Token()
-        checked(lib.attnd_pool_share(self._native(), self.handle, int(writable), c.byref(token)))
+        native, token = self._native(), _abi.Token()
+        writable = _convert.flag("writable", writable)
+        checked(lib.attnd_pool_share(native, self.handle, writable, c.byref(token)))
         return bytes(token.bytes)
 
     def _native(self):
@@ -279,10 +322,20 @@ def _the_only(shapes):
 def _desc(layers, pages, page_size, num_kv_heads, head_dims, dtype, leased):
     dtype = dtype_name(dtype)
     if dtype not in _abi.DTYPES:
-        raise TypeError(f"pools hold {' or '.join(_abi.DTYPES)}, not {dtype}")
+        raise TypeError(f"dtype is {dtype}; pools hold {' or '.join(_abi.DTYPES)}")
+    numbers = {
+        name: _convert.integer(name, x, 0, _convert.U32)
+        for name, x in (
+            ("layers", layers), ("pages", pages), ("page_size", page_size),
+            ("num_kv_heads", num_kv_heads), ("head_dim", head_dims[0]),
+            ("head_dim_vo", head_dims[1]),
+        )
+    }  # fmt: skip
+    leased = _convert.flag("leased", leased)
     return _abi.PoolDesc(
-        layers=layers, pages=pages, page_size=page_size, heads_kv=num_kv_heads,
-        dim_qk=head_dims[0], dim_vo=head_dims[1], dtype=_abi.DTYPES[dtype],
+        layers=numbers["layers"], pages=numbers["pages"], page_size=numbers["page_size"],
+        heads_kv=numbers["num_kv_heads"], dim_qk=numbers["head_dim"],
+        dim_vo=numbers["head_dim_vo"], dtype=_abi.DTYPES[dtype],
         page_owner=_abi.PAGES_OF_SERVICE if leased else _abi.PAGES_OF_ENGINE,
     )  # fmt: skip
 
@@ -293,16 +346,46 @@ def _create(session, desc):
     return handle.value
 
 
-def token_of(token):
+def token_of(name, token):
     """The struct of a token or a ticket."""
-    if len(token) != 16:
-        raise ValueError(f"a token has 16 bytes, not {len(token)}")
-    return _abi.Token((c.c_uint8 * 16)(*token))
+    return _abi.Token((c.c_uint8 * 16)(*_convert.blob(name, token, 16)))
 
 
-def _split(layer):
-    return layer if isinstance(layer, tuple) else (layer[:, 0], layer[:, 1])
+def _split(name, layer):
+    """K and V of a layer: the two, or what dimension 1 of one tensor holds."""
+    if isinstance(layer, (tuple, list)):
+        if len(layer) != 2:
+            raise ValueError(f"{name} has {len(layer)} tensors; it has K and V")
+        return tuple(layer)
+    shape = getattr(layer, "shape", ())
+    if len(shape) != 5 or shape[1] != 2:
+        raise ValueError(f"{name} is of shape {tuple(shape)}; it is [page, 2, ...] of 5 dimensions")
+    return layer[:, 0], layer[:, 1]
 
 
-def _pages(pages):
-    return numpy.ascontiguousarray(pages, dtype=numpy.int32)
+def _describe_plane(name, x):
+    """describe() of K or V of a layer."""
+    described = describe(x, name)
+    _, shape, strides, _, _, _ = described
+    if len(shape) != 4 or strides[3] != 1 or min(strides) < 0 or 0 in shape:
+        raise ValueError(
+            f"{name} is of shape {shape}, strides {strides}; it has 4 dimensions, the last one "
+            "head_dim without gaps"
+        )
+    return described
+
+
+def _place_of(layer):
+    """What a layer is known by: where K and V lie, and how. Its type may go by another name, and
+    a dimension of one has any stride."""
+    found = (describe(x, "kv_cache")[:4] for x in layer)
+    return tuple(
+        (at, shape, tuple(s if n > 1 else 0 for n, s in zip(shape, strides)), BYTES[dtype])
+        for at, shape, strides, dtype in found
+    )
+
+
+def _parts(pages):
+    """As many as a call takes, and the rest."""
+    for at in range(0, len(pages), _abi.LEASE_PAGES_MAX):
+        yield pages[at : at + _abi.LEASE_PAGES_MAX]

@@ -13,9 +13,9 @@ import typing
 
 import numpy
 
-from . import _abi
+from . import _abi, _convert
 from ._library import lib
-from .errors import checked
+from .errors import checked, last_error
 from .pool import Handle, token_of
 from .session import Operation
 
@@ -41,21 +41,27 @@ class PrefixResult(typing.NamedTuple):
 class PrefixOperation(Operation):
     """An operation on a prefix tree: wait() and await give its PrefixResult."""
 
-    __slots__ = ("found",)
+    __slots__ = ("found", "leased")
 
     def take(self, native, completion):
-        """The library's answer, which lasts until it is asked for more completions."""
+        """The library's answer, which lasts until it is asked for more completions. Return: what
+        went wrong, or None."""
         answer = _abi.PrefixResult()
-        checked(lib.attnd_prefix_result(native, c.byref(completion), c.byref(answer)))
+        code = lib.attnd_prefix_result(native, c.byref(completion), c.byref(answer))
+        if code < 0:
+            return last_error()
         pages = numpy.empty(answer.pages_count, numpy.int32)
         if answer.pages_count:
             c.memmove(pages.ctypes.data, answer.pages, pages.nbytes)
         self.found = PrefixResult(
             answer.blocks, ENDS[answer.end], answer.foreign, answer.taken, pages
         )
+        self.leased = native, self.keep, pages
+        return None
 
     def result(self) -> PrefixResult:
         super().result()
+        self.leased = None  # they are the caller's from here on
         return self.found
 
     def wait(self, timeout: float | None = None) -> PrefixResult:
@@ -65,6 +71,13 @@ class PrefixOperation(Operation):
     def __await__(self):
         yield from super().__await__()
         return self.found
+
+    def __del__(self):
+        """Nobody has asked for the result, nor can any more: whoever waited was cancelled. The
+        leases go back."""
+        native, pool, pages = getattr(self, "leased", None) or (None, None, ())
+        if len(pages) and native.alive:
+            lib.attnd_pages_free(native, pool.handle, len(pages), pages.ctypes.data)
 
 
 class PrefixCache:
@@ -80,20 +93,24 @@ class PrefixCache:
         self, pool: PagePool, block_pages: int = 1, pages_max: int = 0, pages_low: int = 0,
         block_compute_us: int = 0,
     ) -> None:  # fmt: skip
-        desc, handle = _abi.PrefixDesc(
-            block_pages=block_pages, pages_max=pages_max, pages_low=pages_low,
-            block_compute_us=block_compute_us,
-        ), c.c_uint32()  # fmt: skip
-        native = pool.session.native()
+        native, handle = pool._native(), c.c_uint32()
+        numbers = {
+            name: _convert.integer(name, x, 0, _convert.U32)
+            for name, x in (
+                ("block_pages", block_pages), ("pages_max", pages_max), ("pages_low", pages_low),
+                ("block_compute_us", block_compute_us),
+            )
+        }  # fmt: skip
+        desc = _abi.PrefixDesc(**numbers)
         checked(lib.attnd_prefix_open(native, pool.handle, c.byref(desc), c.byref(handle)))
         self._open(pool, handle.value)
 
     @classmethod
     def attach(cls, pool: PagePool, token: bytes) -> PrefixCache:
         """The namespace of another session, by its token, in the pool as this session has it."""
-        self, handle = cls.__new__(cls), c.c_uint32()
-        native = pool.session.native()
-        checked(lib.attnd_prefix_attach(native, c.byref(token_of(token)), c.byref(handle)))
+        native, self, handle = pool._native(), cls.__new__(cls), c.c_uint32()
+        token = token_of("token", token)
+        checked(lib.attnd_prefix_attach(native, c.byref(token), c.byref(handle)))
         self._open(pool, handle.value)
         return self
 
@@ -109,13 +126,15 @@ class PrefixCache:
     def share(self, writable: bool = False) -> bytes:
         """A token of 16 bytes, with which other sessions attach the namespace. Those that may
         write can publish wrong pages under a right key."""
-        token = _abi.Token()
-        native = self.session.native()
-        checked(lib.attnd_prefix_share(native, self.handle, int(writable), c.byref(token)))
+        native, token = self.session.native(), _abi.Token()
+        writable = _convert.flag("writable", writable)
+        checked(lib.attnd_prefix_share(native, self.handle, writable, c.byref(token)))
         return bytes(token.bytes)
 
     def release(self) -> None:
         """The handle ends, and its claims. Its blocks stay until they are evicted."""
+        if self._keeper.native is None:
+            return
         checked(lib.attnd_prefix_release(self.session.native(), self.handle))
         self._keeper.native = self._keeper.keep = None
 
@@ -123,7 +142,8 @@ class PrefixCache:
         """The keys of the whole blocks of a prompt, uint64 [blocks, 2]. @extra is whatever else its
         K and V depend on, such as an adapter or an image. All engines of a namespace must take the
         same keys for the same prompt: these are of @extra and then of the tokens as int32."""
-        tokens = numpy.ascontiguousarray(tokens, dtype="<i4")
+        self.session.check()
+        tokens, extra = _convert.as_array("tokens", tokens), _convert.blob("extra", extra)
         blocks = len(tokens) // self.block_tokens
         keys, parent = numpy.empty((blocks, 2), numpy.uint64), None
         for block in range(blocks):
@@ -143,7 +163,7 @@ class PrefixCache:
     ) -> PrefixOperation:  # fmt: skip
         """Lease the leading blocks that are published. With @wait it ends when the next block is
         not claimed any more, or with attnd.Timeout after @timeout_us microseconds (0: never)."""
-        return self._submit("match", keys, parent, lane, flags=int(wait), timeout_us=timeout_us)
+        return self._submit("match", keys, parent, lane, wait=wait, timeout_us=timeout_us)
 
     def claim(
         self, keys: numpy.ndarray, parent: numpy.ndarray | None = None, *, lane: int = 0
@@ -157,9 +177,13 @@ class PrefixCache:
     ) -> PrefixOperation:  # fmt: skip
         """Blocks that are computed, for everybody: @pages in the order of their tokens, all full.
         It comes behind the appends to them: in their lane, or when a run behind them has ended."""
-        pages = numpy.ascontiguousarray(pages, dtype=numpy.int32)
+        self.session.native()
+        keys, pages = _convert.keys("keys", keys), _convert.as_array("pages", pages)
         if len(pages) != len(keys) * self.block_pages:
-            raise ValueError(f"{len(keys)} blocks have {len(keys) * self.block_pages} pages")
+            raise ValueError(
+                f"pages are {len(pages)}; {len(keys)} blocks have {len(keys) * self.block_pages} "
+                "pages"
+            )
         return self._submit("publish", keys, parent, lane, pages=pages)
 
     def abandon(self, keys: numpy.ndarray, *, lane: int = 0) -> PrefixOperation:
@@ -174,24 +198,25 @@ class PrefixCache:
         """The reverse."""
         return self._submit("unpin", keys, None, lane)
 
-    def _submit(self, what, keys, parent, lane, flags=0, timeout_us=0, pages=None):
-        keys = _keys(keys)
+    def _submit(self, what, keys, parent, lane, wait=False, timeout_us=0, pages=None):
+        self.session.native()
+        keys = _convert.keys("keys", keys)
         args = _abi.PrefixArgs(
-            prefix=self.handle, blocks=len(keys), flags=flags * _abi.MATCH_WAITS,
-            keys=keys.ctypes.data,
+            prefix=self.handle, blocks=len(keys), keys=keys.ctypes.data,
+            flags=_abi.MATCH_WAITS if _convert.flag("wait", wait) else 0,
         )  # fmt: skip
         if parent is not None:
-            parent = _keys(parent)
+            parent = _convert.keys("parent", parent)
+            if len(parent) != 1:
+                raise ValueError(f"parent is {len(parent)} keys; it is the one before them")
             args.parent = parent.ctypes.data
         function = getattr(lib, f"attnd_prefix_{what}")
         more = () if pages is None else (pages.ctypes.data,)
-        op = _abi.Op(lane=lane, timeout_us=timeout_us)
+        op = _abi.Op(
+            lane=_convert.integer("lane", lane, 0, _abi.LANES - 1),
+            timeout_us=_convert.integer("timeout_us", timeout_us, 0, _convert.U32),
+        )
         return self.session.submit(
             lambda native, _, args, op: function(native, args, *more, op), None, c.byref(args),
-            c.byref(op), PrefixOperation(self.session, f"prefix {what}"), op,
+            c.byref(op), PrefixOperation(self.session, f"prefix {what}", self.pool), op,
         )  # fmt: skip
-
-
-def _keys(keys):
-    keys = numpy.ascontiguousarray(keys, dtype=numpy.uint64)
-    return keys.reshape(-1, 2)

@@ -19,10 +19,10 @@ import time
 import typing
 import weakref
 
-from . import _abi, _dlpack
+from . import _abi, _convert, _dlpack
 from ._library import cuda, lib
 from .errors import Disconnected, checked, error, last_error
-from .memory import BYTES, Memory, current_cuda_device, dtype_name
+from .memory import BYTES, Elsewhere, Memory, current_cuda_device, dtype_name
 
 if typing.TYPE_CHECKING:
     from ._types import Device, DType
@@ -31,17 +31,28 @@ if typing.TYPE_CHECKING:
 _IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
 _FOLLOW_S = 0.05  # a thread that waits behind another looks by itself this often
 _COLLECTED = 32  # completions a call
-_BUSY, _FULL = -5, -6
+_BUSY, _FULL, _DISCONNECTED, _FORKED = -5, -6, -13, -20
+_POLL_MS = 3_600_000  # a sleep at most: poll() counts no further than some weeks
 _me = threading.get_ident
+_forks = 0  # how often this process is a child of fork() of one that had this module
+
+
+def _forked():
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Native:
     """The session of the library. It ends with its last user: a Session, a Memory, a call. In a
     cycle that is collected as one, it may end before the others: `alive` tells them."""
 
-    __slots__ = ("_as_parameter_", "__weakref__")
+    __slots__ = ("_as_parameter_", "forks", "__weakref__")
 
     def __init__(self, args):
+        self.forks = _forks
         pointer = c.c_void_p()
         checked(lib.attnd_open(c.byref(args), c.byref(pointer)))
         self._as_parameter_ = pointer
@@ -49,6 +60,11 @@ class _Native:
     @property
     def alive(self):
         return self._as_parameter_ is not None
+
+    def check(self):
+        """As Session.check()."""
+        if self.forks != _forks:
+            raise error(_abi.Fault(code=_FORKED))
 
     def __del__(self, close=lib.attnd_close):
         pointer = getattr(self, "_as_parameter_", None)
@@ -114,6 +130,9 @@ class Operation:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end, @timeout seconds at most (TimeoutError: it goes on)."""
+        if timeout is not None:
+            self.session.check()
+            timeout = _convert.seconds("timeout", timeout)
         if not self.done:
             self.session._wait(self, timeout)
         self.result()
@@ -130,23 +149,32 @@ class Operation:
 
 class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
-    @daemon_uid (this one, or root, if None). @tables_bytes: of `tables`."""
+    @daemon_uid (this one, or root, if None). @arena_bytes: for page tables on their way, 4 bytes for
+    each page id (0: 8 MiB); a plan that does not fit says how many it wants (NoSpace of the arena,
+    value). @tables_bytes: of `tables`. @execute: who executes the runs that a stream launches, "engine"
+    or "service", or "auto", as the service thinks best."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
-        tables_bytes: int = 0,
+        tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
+        if execute not in _abi.EXECUTORS:
+            raise ValueError(f"execute is one of {', '.join(_abi.EXECUTORS)}, not {execute!r}")
+        if socket is not None:
+            socket = _convert.terminated("socket", os.fsencode(socket))
         args = _abi.OpenArgs(
-            socket_path=os.fsencode(socket) if socket is not None else None,
-            name=name.encode() if name else None,
-            ring_entries=ring_entries,
-            arena_bytes=arena_bytes,
-            tables_bytes=tables_bytes,
+            socket_path=socket,
+            name=None if name is None else _convert.text("name", name),
+            ring_entries=_convert.integer("ring_entries", ring_entries, 0, _convert.U32),
+            arena_bytes=_convert.integer("arena_bytes", arena_bytes, 0, _convert.U64),
+            tables_bytes=_convert.integer("tables_bytes", tables_bytes, 0, _convert.U64),
+            execute=_abi.EXECUTORS.index(execute),
         )
         if daemon_uid is not None:
+            daemon_uid = _convert.integer("daemon_uid", daemon_uid, 0, _convert.U32)
             args.daemon_uid = c.pointer(c.c_uint32(daemon_uid))
-        self._native = _Native(args)
+        self._native, self._forks = _Native(args), _forks
         self._submitting = threading.Lock()
         self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
@@ -154,7 +182,7 @@ class Session:
         self._first, self._left = 0, False
         self._numbers = 0
         self._pending, self._followers = {}, {}
-        self._loop = None
+        self._loops = {}  # event loops that watch the descriptor, and how many awaits each has
         self._places = []  # (address, end, weak reference of Memory), sorted
         self._doomed = []  # (plan, its pool): not destroyed yet, because they were in flight
         self._poll = select.poll()
@@ -166,10 +194,17 @@ class Session:
     def native(self):
         """The library's session, to pass to its functions; it lives at least as long as the
         call."""
+        if self._forks != _forks:
+            self.check()
         native = self._native
         if native is None or native._as_parameter_ is None:
             raise ValueError("the session is closed")
         return native
+
+    def check(self):
+        """The first thing that a call does: in a child it says Forked, whatever it was given."""
+        if self._forks != _forks:
+            raise error(_abi.Fault(code=_FORKED))
 
     def close(self) -> None:
         """End the session. Memory that somebody still looks at stays until then, and so does the
@@ -178,16 +213,19 @@ class Session:
         if native is None:
             return
         os.eventfd_write(self._wakeup, 1)
-        if self._loop is not None:
-            loop, self._loop = self._loop, None
-            if not loop.is_closed():
-                # The loop holds the session until then: its descriptor must not be another's.
-                loop.call_soon_threadsafe(lambda: loop.remove_reader(lib.attnd_fd(native)))
-        self._fail(error(_abi.Fault(code=-13)))
+        loops, self._loops = self._loops, {}
+        for loop in loops:
+            # The loop holds the session until then: its descriptor must not be another's.
+            _call_in(loop, lambda loop=loop: loop.remove_reader(lib.attnd_fd(native)))
+        self._fail(error(_abi.Fault(code=_DISCONNECTED)))
 
     @property
     def closed(self) -> bool:
         return self._native is None or not self._native.alive
+
+    def left(self):
+        """Whether this is a child of fork(), where nothing of it can be used."""
+        return self._forks != _forks
 
     def __enter__(self) -> Session:
         return self
@@ -204,7 +242,8 @@ class Session:
         """What the session is connected to: backend, isa, version and the like."""
         info = _abi.Info()
         checked(lib.attnd_info(self.native(), c.byref(info)))
-        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:-1]}
+        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:]}
+        found["executor"] = _abi.EXECUTORS[info.executor]  # "auto": nothing has been prepared yet
         found["gpu_uuid"] = bytes(info.gpu_uuid)
         return {
             k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
@@ -227,11 +266,13 @@ class Session:
     def memory(self, nbytes: int, device: Device = "cpu") -> Memory:
         """New memory of the service, mapped here: zeroed on the "cpu", undefined on "cuda"."""
         native, handle, address = self.native(), c.c_uint32(), c.c_void_p()
+        nbytes = _convert.integer("nbytes", nbytes, 0, _convert.U64 >> 1)
+        _convert.choice("device", device, ("cpu", "cuda"))
         if device == "cpu":
             checked(lib.attnd_memory_create(native, nbytes, c.byref(handle), c.byref(address)))
             return self.adopt(Memory(native, handle.value, address.value, nbytes, (_dlpack.CPU, 0)))
         if cuda() is None:
-            raise RuntimeError("libattnd-cuda.so.0 or the CUDA driver was not found")
+            raise ValueError("device is cuda, and libattnd-cuda.so.0 or the driver was not found")
         number = current_cuda_device()
         checked(lib.attnd_memory_create_device(native, nbytes, c.byref(handle)))
         return self.adopt(Memory(native, handle.value, None, nbytes, (_dlpack.CUDA, number)))
@@ -240,7 +281,8 @@ class Session:
         self, shape: int | tuple[int, ...], dtype: DType = "float16", device: Device = "cpu"
     ) -> Tensor:  # fmt: skip
         """A tensor in memory of its own, which runs read and write without a copy."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.native()
+        shape = _convert.shape_of("shape", shape)
         nbytes = math.prod(shape) * BYTES[dtype_name(dtype)]
         return self.memory(max(nbytes, 1), device).tensor(shape, dtype)
 
@@ -257,25 +299,28 @@ class Session:
     def find(self, address, nbytes):
         """The Memory of this session that these bytes lie in, or None."""
         places = self._places
-        index = bisect.bisect_right(places, address, key=lambda place: place[0]) - 1
-        if index < 0 or address + nbytes > places[index][1]:
-            return None
-        return places[index][2]()
+        index = bisect.bisect_right(places, address, key=lambda place: place[0])
+        for begin, end, memory in reversed(places[:index]):
+            found = memory()
+            if found is None:  # gone: what is known under its address may be another's
+                continue
+            return found if address + nbytes <= end else None
+        return None
 
     def place(self, described):
         """Where a tensor lies that describe() described: (memory handle, offset in bytes, what
         keeps it). Of the GPU any tensor can be named (attnd_cuda_export()); of the host those in
-        memory of this session. LookupError: it lies elsewhere, and must be copied."""
+        memory of this session. Elsewhere: it must be copied."""
         address, shape, strides, dtype, kind, keep = described
         nbytes = (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * BYTES[dtype]
         memory = self.find(address, nbytes)
         if memory is not None:
-            return memory.handle, address - memory.address, keep
+            return memory.handle, address - memory.address, (keep, memory)
         if kind == _dlpack.CUDA and cuda() is not None:
             found = _abi.Place()
             checked(cuda().attnd_cuda_export(self.native(), address, nbytes, c.byref(found)))
             return found.memory, found.offset_bytes, keep
-        raise LookupError("the tensor does not lie in memory of the session: see Session.empty()")
+        raise Elsewhere("the tensor does not lie in memory of the session: see Session.empty()")
 
     # ---- operations ----
 
@@ -296,16 +341,16 @@ class Session:
         """Submit by @function, with pointers to its arguments and to @op; waits while the ring is
         full. An @operation is told its end by its number; without one, failures go to whatever
         listens at op.user_data."""
+        native = self.native()
         with self._submitting:
             if operation is not None:
                 op.user_data = operation.number = self._numbers = self._numbers + 1
                 self._pending[operation.number] = operation
-            native = self.native()
             while (code := function(native._as_parameter_, plan, args, op_ref)) == _FULL:
                 self._lead(None, 0.001)
             if code < 0:
                 if operation is not None:
-                    del self._pending[operation.number]
+                    self.forget(operation.number)
                 raise last_error()
         return operation
 
@@ -329,7 +374,7 @@ class Session:
             if isinstance(found, Operation):
                 failure = error(fault, found.what) if failed else None
                 if not failed and type(found) is not Operation:
-                    found.take(native, done)
+                    failure = found.take(native, done)
                 found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
                 found._end(failure)
                 pending.pop(number, None)
@@ -365,11 +410,11 @@ class Session:
     def _sleep(self, native, timeout):
         in_library_ns = _IN_LIBRARY_NS
         if timeout is not None:
-            in_library_ns = min(int(timeout * 1e9), in_library_ns)
+            in_library_ns = int(min(timeout * 1e9, in_library_ns))
         if not self._collect(native, in_library_ns):
             if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
                 return
-            self._poll.poll(None if timeout is None else max(timeout * 1000, 0.001))
+            self._poll.poll(None if timeout is None else min(max(timeout * 1000, 0.001), _POLL_MS))
             self._collect(native, 0)
 
     def _lead(self, operation, timeout):
@@ -377,16 +422,17 @@ class Session:
         A signal's exception may leave the lead behind with the thread that has it; its next wait
         finds it again."""
         native, me = self.native(), _me()
-        if self._leader.setdefault(0, me) != me:
-            self._follow(operation, timeout)
-            return
         try:
-            if operation is None or not operation.done:
+            leads = self._leader.setdefault(0, me) == me
+            if leads and (operation is None or not operation.done):
                 self._sleep(native, timeout)
         finally:
-            self._leader.pop(0, None)
-            if self._followers or self._loop is not None:
-                self._hand_over()
+            if self._leader.get(0) == me:
+                self._leader.pop(0)
+                if self._followers or self._loops:
+                    self._hand_over()
+        if not leads:
+            self._follow(operation, timeout)
 
     def _follow(self, operation, timeout):
         slice_s = _FOLLOW_S if timeout is None else min(timeout, _FOLLOW_S)
@@ -408,9 +454,8 @@ class Session:
             if found.gate is not None:
                 found._open()
                 return
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._readable)
+        for loop in list(self._loops):
+            _call_in(loop, self._readable, loop)
 
     def _wait(self, operation, timeout):
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -423,45 +468,65 @@ class Session:
     # ---- asyncio ----
 
     def _future(self, operation):
+        """A loop watches the session's descriptor as long as it awaits something of it. Loops may
+        come one after the other, or run in several threads: whichever sees completions first hands
+        them out, and wakes the others. Of a loop that ended nothing is left but its place."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop) and not self._loop.is_closed():
-            raise RuntimeError("operations of one session are awaited in one event loop")
         future = loop.create_future()
 
         def ended():
-            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+            _call_in(loop, lambda: future.done() or future.set_result(None))
 
+        def over(_):
+            """It has ended, or its waiter is gone: cancelled, with the loop or without."""
+            callbacks = operation.callbacks
+            if callbacks and ended in callbacks:
+                callbacks.remove(ended)
+            if loop in self._loops:
+                self._loops[loop] -= 1
+
+        for other in [x for x in self._loops if x.is_closed()]:
+            self._loops.pop(other, None)
+        self._loops[loop] = self._loops.get(loop, 0) + 1
+        future.add_done_callback(over)
         operation.callbacks = [*(operation.callbacks or ()), ended]
         if operation.done:
             ended()
-        if self._loop is not loop:
-            self._loop = loop
-            loop.add_reader(self.fileno(), self._readable)
-        loop.call_soon(self._readable)
+        loop.add_reader(self.fileno(), self._readable, loop)
+        loop.call_soon(self._readable, loop)
         return future.__await__()
 
-    def _readable(self):
-        """In the event loop: collect, and ask to be woken as long as somebody awaits."""
-        loop = self._loop
-        if loop is None or self._native is None:
+    def _readable(self, loop):
+        """In an event loop: collect, and ask to be woken as long as it awaits something."""
+        if loop not in self._loops or self._native is None:
             return
         native, me = self.native(), _me()
         if self._leader.setdefault(0, me) != me:
             return  # it calls again when it hands over
         try:
             self._collect(native, 0)
-            while any(getattr(found, "callbacks", None) for found in list(self._pending.values())):
+            while self._loops.get(loop):
                 if checked(lib.attnd_arm(native)) == 0:
                     return
                 self._collect(native, 0)
-            self._loop = None
+            self._loops.pop(loop, None)
             loop.remove_reader(lib.attnd_fd(native))
         except Disconnected as failure:
             self._fail(failure)
+            self._loops.pop(loop, None)
+            loop.remove_reader(lib.attnd_fd(native))
         finally:
             self._leader.pop(0, None)
+
+
+def _call_in(loop, function, *arguments):
+    """Call in an event loop, or not at all if it has ended: nobody is there who waits."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        pass
 
 
 _WHAT = {1: "plan", 2: "advance", 3: "append", 4: "run", 12: "merge"}

@@ -17,7 +17,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-from ._layers import Layers
+from ._layers import Layers, identity
 from .session import Session
 
 
@@ -45,6 +45,7 @@ class AttndAttnBackend(AttentionBackend):
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.num_layers = model_runner.model_config.num_hidden_layers
         self._session, self._layers, self._csr = session, None, None
+        self._begun_csr, self._known = None, {}  # the batch's; what each layer's keys are
 
     def init_forward_metadata(self, forward_batch):
         """The batch's page table. The first layer begins it: it tells the number of heads."""
@@ -58,12 +59,16 @@ class AttndAttnBackend(AttentionBackend):
             forward_batch.seq_lens, queries,
         )  # fmt: skip
 
-    def _begun(self, layer):
+    def _begun(self, layer, keys):
+        """Layers over the pool's buffers; anew when it has made others, also where they were."""
+        if self._layers is not None and self._known[layer.layer_id] != identity(keys):
+            self._layers, self._csr = None, self._begun_csr
         if self._layers is None:
             pool = self.token_to_kv_pool
             if hasattr(pool, "translate_loc_from_full_to_swa"):
                 raise NotImplementedError("attnd needs --disable-hybrid-swa-memory")
-            numbers = getattr(pool, "model_layer_ids", range(self.num_layers))
+            numbers = list(getattr(pool, "model_layer_ids", range(self.num_layers)))
+            self._known = {i: identity(pool.get_key_buffer(i)) for i in numbers}
             self._number = {number: index for index, number in enumerate(numbers)}
             self._session = self._session or Session(name="sglang")
             self._layers = Layers(
@@ -74,7 +79,7 @@ class AttndAttnBackend(AttentionBackend):
             )  # fmt: skip
         if self._csr is not None:
             self._layers.begin(self._csr)
-            self._csr = None
+            self._begun_csr, self._csr = self._csr, None
         return self._layers
 
     def forward_extend(
@@ -91,15 +96,15 @@ class AttndAttnBackend(AttentionBackend):
         ):  # fmt: skip
             if value:
                 raise NotImplementedError(f"attnd has no {name} yet")
-        self.token_to_kv_pool.get_key_buffer(layer.layer_id)  # waits for pages from host memory
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)  # waits for pages from host memory
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
         out = q.new_empty(len(q), layer.tp_q_head_num * layer.v_head_dim)
-        layers = self._begun(layer)
+        layers = self._begun(layer, keys)
         window = layer.sliding_window_size  # keys before the row's own, as FlashInfer counts
         layers.run(
             self._number[layer.layer_id], q, out, sinks, causal=True, sm_scale=layer.scaling,
-            logits_soft_cap=layer.logit_cap, window_left=-1 if window is None else window,
+            logits_soft_cap=layer.logit_cap, window_left=-1 if window is None else max(window, -1),
         )  # fmt: skip
         return out
 

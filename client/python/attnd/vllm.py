@@ -14,7 +14,7 @@ from vllm.v1.attention.backend import (
     AttentionBackend, AttentionImpl, AttentionMetadataBuilder, AttentionType,
 )  # fmt: skip
 
-from ._layers import Layers, csr_of_blocks
+from ._layers import Layers, csr_of_blocks, identity
 from .session import Session
 
 _session = None
@@ -99,7 +99,7 @@ class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
         """Layers over the caches that the engine has bound; anew when it has bound others."""
         context = self.vllm_config.compilation_config.static_forward_context
         caches = [context[name].kv_cache for name in self.layer_names]
-        at = [x.data_ptr() for x in caches]
+        at = [identity(x) for x in caches]
         if at != self._cache:
             heads = context[self.layer_names[0]].impl.num_heads
             of = [planes(x, self.spec.head_size) for x in caches]

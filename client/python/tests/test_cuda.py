@@ -185,6 +185,76 @@ class CudaTest(ServiceTest):
             self.check(batch, planes[0], q, o)
         attention.lane_error()
 
+    def one_decode(self, attention, rows=4):
+        attention.plan([0, rows], [0, 5], [0, 1, 2, 3, 4], [9], HEADS, causal=True)
+        return self.normal(rows, HEADS, DIM)
+
+    def test_a_graph_keeps_its_run_however_many_others_come_after_it(self):
+        pool, _ = self.device_pool()
+        attention = attnd.BatchAttention(pool)
+        q = self.one_decode(attention)
+        o, graph, kept = torch.empty_like(q), torch.cuda.CUDAGraph(), []
+        attention.run(q, 0, o)
+        torch.cuda.synchronize()
+        wanted = o.clone()
+        with torch.cuda.graph(graph):
+            attention.run(q, 0, o)
+        for _ in range(600):
+            kept += self.normal(4, HEADS, DIM), torch.empty_like(q)
+            attention.run(kept[-2], 0, kept[-1])
+        torch.cuda.synchronize()
+        o.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        attention.lane_error()
+        self.assertTrue(torch.equal(o, wanted))
+
+    def test_a_graph_of_a_plan_that_had_to_go_is_answered_with_an_error(self):
+        pool, _ = self.device_pool()
+        attention = attnd.BatchAttention(pool)
+        q = self.one_decode(attention)
+        o, graph = torch.empty_like(q), torch.cuda.CUDAGraph()
+        attention.run(q, 0, o)
+        with torch.cuda.graph(graph):
+            attention.run(q, 0, o)
+        larger = self.one_decode(attention, 64)  # no room for it in the plan of the first
+        attention.run(larger, 0, torch.empty_like(larger))
+        torch.cuda.synchronize()
+        attention.lane_error()
+        graph.replay()
+        torch.cuda.synchronize()
+        with self.assertRaises(attnd.Unknown):
+            attention.lane_error()
+
+    def test_memory_that_was_freed_and_came_back_is_another_memory(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        attention.plan(*batch.csr(), HEADS, causal=True)
+        for _ in range(6):
+            q = self.normal(1 << 14, HEADS, DIM)[: batch.rows]
+            o, lse = attention.run(q, 0, lse=True)
+            self.check(batch, planes[0], q, o, lse)
+            attention.lane_error()
+            del q, o, lse
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def test_a_mask_that_follows_plans_whose_runs_are_prepared(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        q = self.normal(batch.rows, HEADS, DIM)
+        o, lse = torch.empty_like(q), torch.empty(batch.rows, HEADS, device="cuda")
+        sizes = list(zip(batch.qo_len, batch.kv_len))
+        for _ in range(50):
+            attention.plan(*batch.csr(), HEADS, causal=True)
+            attention.run(q, 0, o, lse)
+            masks = [self.draw.random(size) < 0.5 for size in sizes]
+            flat = np.concatenate([x.ravel() for x in masks])
+            attention.plan(*batch.csr(), HEADS, custom_mask=flat)
+            attention.run(q, 0, o, lse)
+            self.check(batch, planes[0], q, o, lse, causal=False, masks=masks)
+            attention.lane_error()
+
     def test_operations_of_the_ring_read_and_write_gpu_tensors(self):
         pool, planes = self.device_pool()
         attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)

@@ -30,16 +30,20 @@ class EnginesTest(unittest.TestCase):
             o=[Buffer(3, 8, 128, stride=(1024, 128, 1))] * 2,
         )  # fmt: skip
 
-    def made(self):
+    def made(self, announces=False, batches=1):
+        """The classes that stand for the package's, a session, and attention of the last batch."""
         made = {
             name: mock.create_autospec(getattr(attnd, name))
             for name in ("Session", "PagePool", "BatchAttention")
         }
         with mock.patch.multiple(attnd, **made):
-            return made, ways.AttndAttention(self.batch, self.buffers, "/a/socket", "engine 0 D")
+            session = ways.AttndSession(self.buffers, "/a/socket", "engine 0 D")
+            for _ in range(batches):
+                way = session.attention(self.batch, self.buffers, announces)
+            return made, session, way
 
     def test_the_plan_is_of_the_rows_among_those_of_k_and_v(self):
-        made, way = self.made()
+        made, _, way = self.made()
         (_, layers), _ = made["PagePool"].from_tensors.call_args
         self.assertEqual(layers, [("k0", "v0"), ("k1", "v1")])
         given, named = way.attention.plan.call_args
@@ -49,16 +53,29 @@ class EnginesTest(unittest.TestCase):
         self.assertEqual([call.args[1] for call in way.attention.prepare.mock_calls], [0, 1])
 
     def test_a_layer_runs_on_its_buffers_and_the_lanes_error_is_told_in_words(self):
-        _, way = self.made()
+        _, session, way = self.made()
         way.attend(1)
         way.attention.run.assert_called_once_with(self.buffers.q[1], 1, self.buffers.o[1])
         way.attention.lane_error.return_value = None
-        self.assertIsNone(way.lane_error())
+        self.assertIsNone(session.lane_error())
         fault = attnd._abi.Fault(code=-18)
         way.attention.lane_error.side_effect = attnd.errors.error(fault)
-        self.assertIn(str(attnd.errors.error(fault)), way.lane_error())
-        way.close()
-        way.session.close.assert_called_once_with()
+        self.assertIn(str(attnd.errors.error(fault)), session.lane_error())
+        session.close()
+        way.attention.close.assert_called_once_with()
+        session.session.close.assert_called_once_with()
+
+    def test_several_batches_have_plans_of_one_pool(self):
+        made, session, _ = self.made(batches=2)
+        made["PagePool"].from_tensors.assert_called_once()
+        pools = [call.args for call in made["BatchAttention"].call_args_list]
+        self.assertEqual(pools, [(session.pool,)] * 2)
+
+    def test_a_run_is_announced_only_if_that_is_asked_for(self):
+        for announces in False, True:
+            _, _, way = self.made(announces)
+            way.announce()
+            self.assertEqual(way.attention.announce.called, announces)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,14 @@ class PoolTest(ServiceTest):
             self.pool.claim_pages(ticket)
         self.assertEqual(len(other.alloc_pages(8)), 8)
 
+    def test_tensors_may_be_a_pool_again_when_the_first_pool_of_them_is_released(self):
+        shape, memory = (8, 16, 2, 64), self.session.memory(2 * 8 * 16 * 2 * 64 * 2)
+        layer = memory.tensor(shape), memory.tensor(shape, offset=memory.nbytes // 2)
+        for _ in range(2):
+            attnd.PagePool.from_tensors(self.session, [layer]).release()
+            gc.collect()
+            self.assertIs(self.session.find(layer[0].data_ptr(), 1), memory)
+
     def test_a_pool_that_is_released_stays_for_those_who_look_at_it(self):
         view = self.pool.kv_cache(0)[0].numpy()
         token = self.pool.share()

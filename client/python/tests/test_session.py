@@ -1,6 +1,7 @@
 """Sessions: faults, waiting, signals, threads, fork, asyncio, and the end."""
 
 import asyncio
+import ctypes as c
 import gc
 import os
 import pickle
@@ -13,6 +14,8 @@ import unittest
 import numpy as np
 
 import attnd
+from attnd._library import lib
+from attnd.errors import checked
 from service import ServiceTest, service
 
 
@@ -45,6 +48,23 @@ class SessionTest(ServiceTest):
         with self.assertRaises(attnd.Disconnected) as raised:
             attnd.Session("/nonexistent/socket")
         self.assertEqual((raised.exception.field, raised.exception.value), ("socket", 2))
+        self.assertIn("/nonexistent/socket", str(raised.exception))
+        again = pickle.loads(pickle.dumps(raised.exception))
+        self.assertEqual(str(again), str(raised.exception))
+
+    def test_who_executes_is_wished_refused_by_name_and_told(self):
+        def decide(session):  # as the first run that is prepared does
+            checked(lib.attnd_mailbox(session.native(), c.byref(c.c_uint32())))
+
+        self.assertEqual(self.session.info["executor"], "auto")
+        decide(self.session)
+        self.assertEqual(self.session.info["executor"], "service")
+        with attnd.Session(self.path, execute="engine") as session:
+            with self.assertRaises(attnd.Unsupported) as raised:
+                decide(session)
+        self.assertEqual(raised.exception.field, "executor")
+        with self.assertRaisesRegex(ValueError, "auto, engine, service"):
+            attnd.Session(self.path, execute="worker")
 
     def test_a_closed_session_says_so(self):
         self.session.close()

@@ -31,23 +31,25 @@ namespace attnd
 
 constexpr uint32_t ids_vector = 16 / sizeof(int32_t); /* page ids are copied by 16 bytes */
 
-/* One warp copies host -> device, 16 bytes a lane, eight loads in flight. Return: bytes moved. */
-__device__ __noinline__ uint64_t copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
+/* A warp, or @lanes threads, copy host -> device, 16 bytes a lane, eight loads in flight. Return:
+ * bytes moved. */
+inline __device__ __noinline__ uint64_t copy_in(char *to, const char *from, uint64_t bytes,
+                                                uint32_t lane, uint32_t lanes = 32)
 {
     uint4 *out = reinterpret_cast<uint4 *>(to);
     const uint4 *in = reinterpret_cast<const uint4 *>(from);
     uint64_t count = (bytes + 15) / 16;
-    for (uint64_t base = 0; base < count; base += 256) {
+    for (uint64_t base = 0; base < count; base += 8 * lanes) {
         uint4 part[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
+            uint64_t index = base + i * lanes + lane;
             if (index < count)
                 part[i] = peek16_sys(in + index);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
+            uint64_t index = base + i * lanes + lane;
             if (index < count)
                 out[index] = part[i];
         }
@@ -183,9 +185,9 @@ __device__ __forceinline__ uint64_t mirror_lengths(const PlanCopy &plan, uint32_
 /* Brings the mirror of a plan up to @version, which a command carries, for runs that read the
  * lengths of @generation. The daemon writes arrays, then versions, then the command: what they
  * cover is complete. The whole warp that takes commands. Return: what the mirror holds now. */
-__device__ __noinline__ Mirrored mirror_plan(Dispatch *dispatch, uint64_t plan_offset,
-                                             PlanVersion version, uint32_t generation,
-                                             uint32_t page_size)
+inline __device__ __noinline__ Mirrored mirror_plan(Dispatch *dispatch, uint64_t plan_offset,
+                                                    PlanVersion version, uint32_t generation,
+                                                    uint32_t page_size)
 {
     const Settings &settings = dispatch->settings;
     const uint32_t lane = threadIdx.x % 32;

@@ -59,7 +59,8 @@ __device__ __forceinline__ uint64_t unit_of(uint64_t page, uint64_t head)
  * dimension for head and page: both are counted in units. A row that is shorter than the loops'
  * ends with a panel, and what is behind it comes as zeros. Latents have no V of their own. One
  * thread. */
-__device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps)
+inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run,
+                                            ActiveRun *maps)
 {
     const attnd_plan_head &plan = run->plan;
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
@@ -91,6 +92,7 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
         map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
                   v.stride_head, run->pages, v.stride_page);
     run->box_rows = uint8_t(1u << log);
+    run->passes = 1;
 }
 
 /* Where a place points; refuses what the table does not hold. */
@@ -176,9 +178,9 @@ __device__ __forceinline__ void fill_scales(attnd_plan_head *plan, const char *c
 /* Another plan than the last run's, or another version of it: brings its copy up to date, and fills
  * in what follows from it and from the pool's page size. @mirrored, @part: of look_up(). The whole
  * warp. */
-__device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
-                                        PlanVersion version, uint32_t generation,
-                                        uint32_t page_size, Mirrored mirrored, uint4 part)
+inline __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
+                                               PlanVersion version, uint32_t generation,
+                                               uint32_t page_size, Mirrored mirrored, uint4 part)
 {
     const Settings &settings = dispatch->settings;
     ActiveRun *build = &dispatch->build;
@@ -301,7 +303,7 @@ __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &bui
     build->kind = uint8_t(source.body->kind);
     build->page_size = source.page_size;
     build->pages = source.pages;
-    build->box_rows = 0;
+    build->box_rows = build->passes = 0;
     build->aligned = aligned;
 }
 

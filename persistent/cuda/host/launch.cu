@@ -4,7 +4,10 @@
 #include "persistent/cuda/host/launch.cuh"
 
 #include "persistent/cuda/dispatch/dispatcher.cuh"
+#include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
+
+#include "schemas/tensor_maps.h"
 
 #include <cuda.h>
 
@@ -120,15 +123,14 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
         return error ? error : cudaErrorNotSupported;
     auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
     for (uint32_t i = 0; i < map_templates; i++) {
-        const bool latents = i == map_latents;
-        const uint32_t panels = latents ? latent_dim / 64 : 1u << i % map_dims;
-        const uint32_t height = latents ? 1 : i / map_dims; /* 0: V's */
-        cuuint64_t dims[5] = {64, 64, latent_dim / 64, 8, 1},
-                   strides[4] = {2048, 128, 131072, 131072};
-        cuuint32_t box[5] = {64, height ? 8u : 16u, panels, height ? 1u << height : 1u, 1};
-        cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-        if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, box, steps,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        const struct attnd_map_shape shape = attnd_map_shape(i);
+        cuuint64_t dims[5], strides[4];
+        for (uint32_t d = 0; d < 5; d++)
+            dims[d] = shape.dims[d];
+        for (uint32_t d = 0; d < 4; d++)
+            strides[d] = shape.strides[d];
+        if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, shape.box,
+                   shape.steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
             return cudaErrorInvalidValue;
@@ -153,7 +155,8 @@ static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first
                                   uint32_t gang, cudaStream_t stream, bool beside)
 {
     const Variant variant = variant_get(v);
-    void *arguments[] = {&resident, &v, &first, &gang};
+    EngineLaunch none = {};
+    void *arguments[] = {&resident, &v, &first, &gang, &none};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -103,7 +103,7 @@ __device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t i
         const uint32_t inside = index - first * heads_kv;
         return {first + inside % tiles, inside / tiles};
     }
-    const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
+    const uint32_t heads = run->passes ? heads_at_once(run, workers) : heads_kv;
     if (heads == heads_kv) {
         const Divided at = divided(index, heads_kv, run->heads_reciprocal);
         return {at.quotient, at.rest};
@@ -125,12 +125,18 @@ __device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t til
     return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
 }
 
+/* What the second brings, a lane's part of it. */
+struct ItemWords {
+    int32_t len, page;
+    uint32_t part;
+};
+
 /* And this the second, of the whole warp, with the tile in @word. The parts of @item that do not
  * come from there are set. Nobody can begin before it is over: all that is done meanwhile is done
- * before its loads are waited for. Return: the item's packed rows. */
+ * before its loads are waited for. @known: they are in @words. Return: the item's packed rows. */
 template <int D>
 __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
-                                              uint32_t lane)
+                                              uint32_t lane, bool known, const ItemWords &words)
 {
     __builtin_assume(__isShared(item) && __isShared(run));
     if (lane < sizeof(attnd_tile) / 4)
@@ -140,14 +146,17 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     const uint32_t page_begin = t.of_entry.page_begin, page_count = t.of_entry.page_count;
     const uint32_t kv_begin = t.kv_begin, kv_end = t.kv_end;
     const uint32_t page_first = divided(kv_begin, run->page_size, run->page_reciprocal).quotient;
-    int32_t page = 0;
-    uint32_t part = 0;
-    const int32_t len =
-        __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
-    if (page_first + lane < page_count)
-        page = __ldcg(run->kv_pages + page_begin + page_first + lane);
-    if (lane < t.first_merge.part_count)
-        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+    int32_t page = words.page, len = words.len;
+    uint32_t part = words.part;
+    if (!known) {
+        page = 0;
+        part = 0;
+        len = __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
+        if (page_first + lane < page_count)
+            page = __ldcg(run->kv_pages + page_begin + page_first + lane);
+        if (lane < t.first_merge.part_count)
+            part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+    }
 
     const uint32_t group = run->plan.group, packed_rows = t.row_count * group;
     const int32_t planned =

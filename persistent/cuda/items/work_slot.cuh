@@ -16,7 +16,7 @@
 
 #include "persistent/cuda/items/item.cuh"
 #include "persistent/cuda/machine/barrier.cuh"
-#include "persistent/cuda/state/resident.cuh"
+#include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
 
 namespace attnd
@@ -72,6 +72,9 @@ struct WorkSlots {
     uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
     uint32_t traced;      /* work before it has its records, or needs none */
     uint32_t over;        /* 1: the gang needs this worker no more */
+    EngineLaunch launch;  /* plan NULL: the service's */
+    RunEntry launched;    /* its run */
+    uint32_t first_head;  /* of the worker's first item */
     Settings settings;
 };
 
@@ -96,7 +99,7 @@ __device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first)
 {
     uint32_t sm;
     asm("mov.u32 %0, %smid;" : "=r"(sm));
-    work->trace = 0;
+    work->trace = work->turn = 0;
     work->traced = first;
     for (int s = 0; s < work_slots; s++) {
         work->slot[s].place = 1u << 16 | sm;
@@ -167,6 +170,21 @@ __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 /* An item that took longer may have outlived its worker: none is started in less. */
 constexpr uint64_t outlived_ns = 20000000;
 
+/* The same where an engine's stream launched the kernel, whose end is the answer: nothing waits for
+ * what is counted here. One lane. */
+__device__ __forceinline__ void engine_complete(WorkSlot *slot)
+{
+    const EngineLaunch &launch = cta_work()->launch;
+    attnd_engine_counts *counts = &launch.session->counts;
+    const uint64_t end_ns = clock_ns();
+    slot->end_low = uint32_t(end_ns);
+    const uint32_t code = *cta_stuck() ? ATTND_E_TIMEOUT : slot->item.failed;
+    if (code)
+        set_if_zero(&launch.session->errors[launch.lane], code);
+    tally_gpu(reinterpret_cast<unsigned long long *>(&counts->tiles), 1ull);
+    tally_gpu(reinterpret_cast<unsigned long long *>(&counts->busy_ns), end_ns - slot->begin_ns);
+}
+
 /* Every warp is done with the slot: counts its item, and the last item of a run ends it. One
  * lane. What the consumers stored is covered: they said that they are done by an arrival that
  * releases to the CTA, this lane saw it, and releases too.
@@ -179,6 +197,10 @@ constexpr uint64_t outlived_ns = 20000000;
  *   nothing else counts in the lane's doorbell, and its memory is not let go. */
 template <int D> __device__ __forceinline__ void work_complete(WorkSlot *slot)
 {
+    if (cta_work()->launch.plan) {
+        engine_complete(slot);
+        return;
+    }
     const Item &item = slot->item;
     Live *live = item.live;
     uint32_t *answer = item.run->answer;

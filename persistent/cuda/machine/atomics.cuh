@@ -166,6 +166,12 @@ __device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word, uint32_t as = 1)
     return value;
 }
 
+/* For a word whose next reader comes behind the end of the kernel. */
+__device__ __forceinline__ void store_relaxed_gpu(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
 /* The store of R1 for 16 bytes in one access; the fence is the caller's. */
 __device__ __forceinline__ void store_relaxed_gpu16(void *to, uint64_t low, uint64_t high)
 {
@@ -360,6 +366,12 @@ __device__ __forceinline__ void fence_gpu()
 __device__ __forceinline__ void fence_cta()
 {
     __threadfence_block();
+}
+
+/* All kernels in front of this one in its stream are over, and what they stored is seen. */
+__device__ __forceinline__ void grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 /* Bytes that generic loads and copies wrote to shared memory become visible to wgmma and TMA. */

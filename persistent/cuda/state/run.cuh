@@ -8,14 +8,13 @@
 #include "persistent/cuda/machine/atomics.cuh"
 #include "persistent/cuda/machine/copy.cuh"
 #include "schemas/abi.h"
+#include "schemas/tensor_maps.h"
 
 namespace attnd
 {
 
-/* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
- * for K of 16, 32, 64. The last: for latents, 9 panels of 16 tokens. */
-constexpr uint32_t map_dims = 3, map_heights = 3, map_latents = map_dims * (1 + map_heights),
-                   map_templates = map_latents + 1, latent_box_rows = 16;
+constexpr uint32_t map_dims = ATTND_MAP_DIMS, map_latents = ATTND_MAP_LATENTS,
+                   map_templates = ATTND_MAP_TEMPLATES, latent_box_rows = 16;
 /* In the last dimension of a map of K, where nothing is. */
 constexpr uint32_t unit_absent = 0x7fffffff;
 
@@ -73,9 +72,9 @@ struct alignas(128) ActiveRun {
     uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
     uint32_t page_reciprocal, group_reciprocal, heads_reciprocal; /* page_size, group, heads_kv */
     uint8_t kind;                                                 /* enum attnd_run_kind */
-    uint8_t aligned;  /* 1: every row of q, K and V keeps 16-byte alignment */
-    uint8_t box_rows; /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint8_t zero;
+    uint8_t aligned;    /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint8_t box_rows;   /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint8_t passes;     /* 1: not all KV heads are in work at once (heads_at_once) */
     const float *sinks; /* [heads_q], of the run's layer; NULL: none */
 
     /* not copied */

@@ -59,7 +59,8 @@ constexpr uint32_t variant_stream(uint32_t variant)
     return 1 + (variant < variants_plain ? variant : variant - variants_plain);
 }
 
-/* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
+/* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker, uint32_t gang,
+ * EngineLaunch). */
 struct Variant {
     const void *kernel;       /* NULL: it is not there */
     const StuckRecord *stuck; /* where it records that it is stuck; of variant_of() a symbol */

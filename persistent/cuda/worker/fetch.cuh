@@ -5,79 +5,13 @@
 #ifndef ATTND_PERSISTENT_CUDA_WORKER_FETCH_CUH
 #define ATTND_PERSISTENT_CUDA_WORKER_FETCH_CUH
 
-#include "persistent/cuda/items/work_slot.cuh"
 #include "persistent/cuda/machine/copy.cuh"
 #include "persistent/cuda/machine/element.cuh"
+#include "persistent/cuda/worker/engine_fetch.cuh"
 #include "persistent/cuda/worker/trace.cuh"
 
 namespace attnd
 {
-
-/* The fetch warp's place in the stream of runs. The same in all lanes. */
-struct FetchWarp {
-    Resident *resident;
-    WorkSlots *work;
-    uint32_t worker, variant, gang, cursor;
-    uint32_t copied;    /* 1 + the position whose run is in run_copy[copy] */
-    uint32_t copy;      /* the one the last work slot refers to */
-    uint32_t completed; /* work accounted for */
-};
-
-constexpr uint32_t nothing = 0xffffffffu;
-
-/* An item of so few keys is over before another worker could have begun with the next one. */
-constexpr int32_t short_keys = 512;
-
-/* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
- * its end is all that is waited for; at the ring of runs, and whether an item of prefill is ending;
- * and whether one of decode is. */
-constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000, ending_wait_ns = 200;
-
-/* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
- * none is left. */
-template <int D>
-__device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, bool wait)
-{
-    WorkSlots *work = fetch->work;
-    for (; fetch->completed != end; fetch->completed++) {
-        const uint32_t at = fetch->completed % work_slots;
-        const uint32_t parity = fetch->completed / work_slots % 2;
-        if (!wait && !__all_sync(0xffffffffu, barrier_peek(&work->empty[at], parity)))
-            return false;
-        while (wait &&
-               !__all_sync(0xffffffffu, barrier_try(&work->empty[at], parity, cancelled_wait_ns)))
-            work_fail(work, fetch->completed, work_cancelled(work, fetch->completed));
-        WorkSlot *slot = &work->slot[at];
-        if (threadIdx.x % 32 == 0 && slot->path != path_decode)
-            work_complete<D>(slot);
-        __syncwarp();
-    }
-    return true;
-}
-
-/* Waits for the end of all work before @number; or, where the last of it is an item of decode or
- * prefill, until few of its keys are left: they are computed while the next item is claimed and
- * resolved. */
-template <int D> __device__ __forceinline__ void fetch_ending(FetchWarp *fetch, uint32_t number)
-{
-    WorkSlots *work = fetch->work;
-    const uint32_t at = (number - 1) % work_slots, parity = (number - 1) / work_slots % 2;
-    const WorkSlot &slot = work->slot[at];
-    if (slot.path != path_decode && slot.path != path_prefill) {
-        fetch_complete<D>(fetch, number, true);
-        return;
-    }
-    const uint32_t wait_ns = slot.path == path_decode ? ending_wait_ns : entry_wait_ns;
-    fetch_complete<D>(fetch, number - 1, true);
-    for (uint32_t looks = 1; !fetch_complete<D>(fetch, number, false); looks++) {
-        if (uniform(uint32_t(peek_cta(&slot.item.ending))))
-            return;
-        (void)barrier_try(&work->empty[at], parity, wait_ns);
-        __syncwarp();
-        if (looks % (cancelled_wait_ns / wait_ns) == 0)
-            work_fail(work, number - 1, work_cancelled(work, number - 1));
-    }
-}
 
 /* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
  * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
@@ -140,37 +74,6 @@ __device__ __forceinline__ void fetch_next_run(FetchWarp *fetch, const RunEntry 
         publish_gpu(&fetch->resident->cursor[fetch->worker], fetch->cursor);
 }
 
-/* Of a run whose classes are to be in work at once a ticket is good for one item of either. Some
- * workers begin with compute-bound ones and the others with the rest, as evenly spread over the
- * SMs as their number allows; where one's class is over, it takes of the other. There is one:
- * tickets are as many as items. A call, as above. @copy: where the run was copied to. One lane. */
-inline __device__ __noinline__ uint32_t item_of_class(uint32_t worker, uint32_t copy, Live *live)
-{
-    const WorkSlots *work = cta_work();
-    const attnd_plan_head &plan = reinterpret_cast<const ActiveRun *>(work->run_copy[copy])->plan;
-    const uint32_t workers = work->settings.workers;
-    const uint32_t computing = min(plan.compute_workers, workers);
-    const uint32_t computes = plan.compute_tiles * plan.heads_kv;
-    if (worker * computing % workers + computing >= workers) {
-        const uint32_t next = take_gpu(&live->next_of[0]);
-        return next < computes ? next : computes + take_gpu(&live->next_of[1]);
-    }
-    const uint32_t next = computes + take_gpu(&live->next_of[1]);
-    return next < plan.tiles * plan.heads_kv ? next : take_gpu(&live->next_of[0]);
-}
-
-/* The last work that was given out is a decode item of few keys. */
-__device__ __forceinline__ bool short_in_hand(const FetchWarp *fetch, uint32_t number)
-{
-    const WorkSlot &slot = fetch->work->slot[(number - 1) % work_slots];
-    return slot.path == path_decode && slot.item.kv_end - slot.item.kv_begin <= short_keys;
-}
-
-__device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
-{
-    return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
-}
-
 /* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand; of
  * twins every other worker prefers the later one. The cursor stays: no worker's cursor is past the
  * run, so its line is the run's until this worker has walked past it, too. What is not in front of
@@ -192,18 +95,6 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
         if (twin == 0)
             return entry;
     }
-}
-
-/* The last work that was given out is not over, and no other is to be claimed before its end is
- * near: of prefill, whose items are long; or of decode, while sessions take turns. Who comes then
- * waits for the item in hand alone. */
-__device__ __forceinline__ bool claims_late(const FetchWarp *fetch, uint32_t number)
-{
-    if (fetch->completed == number)
-        return false;
-    const Path path = fetch->work->slot[(number - 1) % work_slots].path;
-    return path == path_prefill ||
-           (path == path_decode && fetch->work->turn && !short_in_hand(fetch, number));
 }
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
@@ -308,18 +199,24 @@ __device__ __forceinline__ bool one_plane(const ActiveRun *run)
 }
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
- * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
+ * code that the item fails with, 0: none. @known: its head, tile and words are. The whole warp.
+ * Return: the path that executes it. */
 template <int D, typename Policy>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
-                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled,
+                                          bool known, uint32_t tile, const ItemWords &words)
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
     const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
-    const ItemPlace place = item_place(run, index, settings.workers);
-    const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
+    ItemPlace place = {0, fetch->work->first_head};
+    uint32_t word = tile;
+    if (!known) {
+        place = item_place(run, index, settings.workers);
+        word = attends ? tile_word(run, place.tile, lane) : 0;
+    }
     const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
     if (lane == 0) {
         Item *item = &slot->item;
@@ -343,7 +240,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         return path_skip;
     if (!attends)
         return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
-    const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    const bool few = item_load<D>(&slot->item, run, word, lane, known, words) <= decode_rows<D>;
     const bool latents = D == latent_dim && paths >> 1 & 1 && one_plane(run);
     if (latents)
         item_cut_by_rows(&slot->item, run, lane);
@@ -416,10 +313,15 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
         uint32_t cancelled = 0;
-        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled, warms_up);
+        bool known = false;
+        uint32_t tile = 0;
+        ItemWords words = {};
+        const uint32_t index = fetch->work->launch.plan
+                                   ? engine_take<D>(fetch, number, &entry, &known, &tile, &words)
+                                   : take_item<D>(fetch, number, &entry, &cancelled, warms_up);
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
+            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled, known, tile, words);
         if (warms_up)
             return;
         if (lane == 0) {

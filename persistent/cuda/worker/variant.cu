@@ -23,8 +23,6 @@ using policy_fp8 = Fp8;
 #define ELEMENT(type) PASTE2(element_, type)
 #define POLICY(policy) PASTE2(policy_, policy)
 
-#ifdef ATTND_MODULE
-/* Here and not in the host's code, which a module has none of. */
 #define DTYPE_fp16 ATTND_FP16
 #define DTYPE_bf16 ATTND_BF16
 #define KIND_plain ATTND_KERNEL_PLAIN
@@ -33,6 +31,8 @@ using policy_fp8 = Fp8;
 #define DTYPE(type) PASTE2(DTYPE_, type)
 #define KIND(policy) PASTE2(KIND_, policy)
 
+#ifdef ATTND_MODULE
+/* Here and not in the host's code, which a module has none of. */
 extern "C" __device__ ModuleFacts attnd_module_facts = {
     attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
     tile_bytes<ATTND_VARIANT_DIM>,
@@ -64,3 +64,15 @@ Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
 #endif
 
 } // namespace attnd
+
+/* For engines that launch the kernel themselves: they are given this object's device code. */
+#define FACTS(dim, type, policy) PASTE4(attnd_facts_, dim, type, policy)
+extern "C" {
+__device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE,
+                                               ATTND_VARIANT_POLICY) = {
+    attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
+    attnd::tile_bytes<ATTND_VARIANT_DIM>,
+    sizeof(attnd::EngineSession) + sizeof(attnd::Resident),
+    sizeof(attnd::ActiveRun),
+};
+}

@@ -250,35 +250,56 @@ __device__ __forceinline__ bool comes_late(const Resident *resident, uint32_t ga
     return !resident->reserved && int32_t(peek_gpu(&resident->over) - gang) >= 0;
 }
 
+/* What a kernel that an engine's stream launched need not read of device memory. One thread. */
+__device__ __forceinline__ void engine_settings(WorkSlots *work, const EngineLaunch &launch)
+{
+    work->settings.runs = launch.session->active;
+    work->settings.workers = gridDim.x;
+    work->settings.paths = 7;
+    work->settings.reserved = 0;
+    work->launch = launch;
+    work->over = 0;
+}
+
 /* A gang is over when all its kernels are, and the next one waits for the last. */
 __device__ __forceinline__ void gang_ends(uint32_t block)
 {
     if (block == 0)
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        grid_wait();
 }
 
 template <typename T, int D, typename Policy>
 __global__ void __launch_bounds__(resident_threads, 1)
-    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
+    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang,
+                    EngineLaunch launch)
 {
     asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
     WorkSlots *work = cta_work();
-    if (threadIdx.x < sizeof(Settings) / 4)
+    if (launch.plan) {
+        if (threadIdx.x == producer_threads - 1)
+            engine_settings(work, launch);
+    } else if (threadIdx.x < sizeof(Settings) / 4) {
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
-    else if (threadIdx.x == producer_threads - 1)
+    } else if (threadIdx.x == producer_threads - 1) {
         work->over = comes_late(resident, gang);
+        work->launch = launch;
+    }
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = warmup_ring<D, Policy>();
-    if (first_item<D> != 0 && threadIdx.x / 32 == 1)
-        warmup_fill(work, resident->nothing[first_worker + blockIdx.x]);
+    if (first_item<D> != 0 && threadIdx.x / 32 == 1) {
+        if (!launch.plan)
+            warmup_fill(work, resident->nothing[first_worker + blockIdx.x]);
+        else
+            work->slot[warmup % work_slots].path = path_skip; /* an item comes at once */
+    }
     if (threadIdx.x == 0) {
         work_init(work, first_item<D>);
         if (first_item<D> != 0)
             barrier_arrive(&work->full[warmup % work_slots], 1);
         prefill_barriers_init(&bars);
-        *cta_stuck() = resident->inject == 1;
+        *cta_stuck() = !launch.plan && resident->inject == 1;
         *cta_naive() = 0;
         Policy::start();
         fence_barrier_init();
@@ -296,20 +317,22 @@ __global__ void __launch_bounds__(resident_threads, 1)
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const uint32_t warp = threadIdx.x / 32, worker = first_worker + blockIdx.x;
-        const bool warms_up = first_item<D> != 0 && warp == 1;
-        if (warp == 0 && resident->inject == 2 && worker == 0)
+        const bool warms_up = first_item<D> != 0 && warp == 1 && !launch.plan;
+        if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
         if (warp == 0 || warms_up) {
             FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
-            if (!warms_up)
+            if (!warms_up && !launch.plan)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
                 publish_gpu(&resident->guests_there, gang);
             fetch_work<D, Policy>(&fetch, warms_up);
         }
         if (warp == 0) {
-            worker_leave(resident, worker);
-            gang_ends(blockIdx.x);
+            if (!launch.plan) {
+                worker_leave(resident, worker);
+                gang_ends(blockIdx.x);
+            }
         } else if constexpr (D == latent_dim) {
             load_latents(&bars);
         } else {

@@ -6,7 +6,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     case $1 in
     attnd)
         echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
-            "--device-memory-max= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
+            "--device-memory-max= --execute= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
             "--log-level= --loop=" \
             "--memory-max= --metrics= --modules= --prefix-blocks= --quiet --rates= --reserve= --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
@@ -40,6 +40,7 @@ _attnd_values() { # PROGRAM OPTION
     --isa) echo 'avx512 avx2 portable' ;;
     --residency) echo 'auto elastic shared exclusive' ;;
     --cascade) echo 'off hint auto' ;;
+    --execute) echo 'auto engine service' ;;
     --fusion) echo 'off sm-split auto' ;;
     --loop) echo 'auto io_uring epoll' ;;
     --log-level) echo 'error warning info debug' ;;

@@ -26,6 +26,7 @@ _attnd_daemon() {
         "--daemon-memory-max=[the daemon's own memory]:size" \
         '--device=[GPU of the CUDA worker]:number' \
         '--device-memory-max=[memory of the GPU for one session]:size' \
+        '--execute=[who executes launched runs]:who:(auto engine service)' \
         '--fusion=[both classes of work at once]:mode:(off sm-split auto)' \
         '--heap=[memory for plans]:size' \
         '--host-cache=[host memory below the prefix trees]:size' \

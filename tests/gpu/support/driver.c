@@ -164,3 +164,22 @@ FORWARD(cuMemsetD32Async, (CUdeviceptr to, unsigned int value, size_t count, CUs
         (to, value, count, stream))
 FORWARD(cuEventSynchronize, (CUevent event), (event))
 FORWARD(cuGraphExecDestroy, (CUgraphExec executable), (executable))
+FORWARD(cuModuleGetGlobal,
+        (CUdeviceptr * address, size_t *bytes, CUmodule module, const char *name),
+        (address, bytes, module, name))
+FORWARD(cuModuleEnumerateFunctions, (CUfunction * functions, unsigned int count, CUmodule module),
+        (functions, count, module))
+FORWARD(cuMemcpyHtoDAsync, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+        (to, from, bytes, stream))
+FORWARD(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
+        (to, value, count, stream))
+FORWARD(cuStreamGetCaptureInfo,
+        (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+         const CUgraphNode **from, const CUgraphEdgeData **edges, size_t *count),
+        (stream, status, id, graph, from, edges, count))
+FORWARD(cuTensorMapEncodeTiled,
+        (CUtensorMap * map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+         const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
+         const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+         CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill),
+        (map, type, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill))

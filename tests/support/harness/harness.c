@@ -443,8 +443,21 @@ pid_t harness_stop_worker(const struct harness *harness)
     return worker;
 }
 
-int harness_program(const struct harness *harness, const char *const *argv, char *output,
-                    size_t output_bytes)
+/* In the child. The program is opened before its user changes, who may not be able to enter the
+ * folder that it lies in. */
+static _Noreturn void exec_as(const struct harness *harness, uid_t uid, const char *path,
+                              const char *const *argv)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    setenv("ATTND_SOCKET", harness->socket, 1);
+    if (fd >= 0 && (uid == getuid() || setuid(uid) == 0))
+        fexecve(fd, (char *const *)(uintptr_t)argv, environ);
+    _exit(127);
+}
+
+static int program_as(const struct harness *harness, uid_t uid, const char *const *argv,
+                      char *output, size_t output_bytes)
 {
     int pipes[2], status = 0;
     char path[600];
@@ -457,10 +470,8 @@ int harness_program(const struct harness *harness, const char *const *argv, char
     CHECK(pid >= 0);
     if (pid == 0) {
         harness_die_with(parent);
-        setenv("ATTND_SOCKET", harness->socket, 1);
         dup2(pipes[1], STDOUT_FILENO);
-        execv(path, (char *const *)(uintptr_t)argv);
-        _exit(127);
+        exec_as(harness, uid, path, argv);
     }
     close(pipes[1]);
     for (ssize_t got = 1; got > 0 && length + 1 < output_bytes; length += (size_t)got) {
@@ -475,8 +486,14 @@ int harness_program(const struct harness *harness, const char *const *argv, char
     return WEXITSTATUS(status);
 }
 
-int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
                     size_t output_bytes)
+{
+    return program_as(harness, getuid(), argv, output, output_bytes);
+}
+
+int harness_attnctl_as(const struct harness *harness, uid_t uid, const char *const *arguments,
+                       char *output, size_t output_bytes)
 {
     const char *argv[ARGUMENTS_MAX] = {"attnctl"};
     int count = 1;
@@ -485,5 +502,11 @@ int harness_attnctl(const struct harness *harness, const char *const *arguments,
         argv[count++] = *arguments;
     argv[count++] = "--socket";
     argv[count] = harness->socket;
-    return harness_program(harness, argv, output, output_bytes);
+    return program_as(harness, uid, argv, output, output_bytes);
+}
+
+int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
+                    size_t output_bytes)
+{
+    return harness_attnctl_as(harness, getuid(), arguments, output, output_bytes);
 }

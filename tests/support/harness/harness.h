@@ -70,6 +70,11 @@ pid_t harness_stop_worker(const struct harness *harness);
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
                     size_t output_bytes);
 
+/** harness_attnctl_as() - the same by user @uid, who may not be able to reach the program's file;
+ * to become somebody else one has to be root. */
+int harness_attnctl_as(const struct harness *harness, uid_t uid, const char *const *arguments,
+                       char *output, size_t output_bytes);
+
 /** harness_program() - run a program of the build, argv[0] ("examples/engine"), with the daemon's
  * socket in ATTND_SOCKET; the rest as for harness_attnctl(). */
 int harness_program(const struct harness *harness, const char *const *argv, char *output,

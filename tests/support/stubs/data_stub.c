@@ -86,10 +86,12 @@ void attnd_data_free(struct attnd_service *service)
     service->queue = NULL;
 }
 
-int attnd_sched_sweep(void *service)
+int attnd_sched_sweep(void *context)
 {
-    (void)service;
-    return 0;
+    struct attnd_service *service = context;
+
+    attnd_work_begin(&service->works);
+    return attnd_work_turn(&service->works);
 }
 
 int attnd_sched_caught_up(struct attnd_client *client)
@@ -201,10 +203,12 @@ void attnd_sched_close(struct attnd_client *client)
     attnd_client_drained(client);
 }
 
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+                        struct attnd_fault *fault)
 {
     (void)client;
     (void)id;
+    (void)wish;
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
 }
 
@@ -214,14 +218,14 @@ int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, 
     (void)plan;
     (void)lane;
     (void)wish;
-    return attnd_prepared_open(client, id, fault);
+    return attnd_prepared_open(client, id, 0, fault);
 }
 
 int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
                           struct attnd_fault *fault)
 {
     (void)run;
-    return attnd_prepared_open(client, id, fault);
+    return attnd_prepared_open(client, id, 0, fault);
 }
 
 int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)

@@ -233,6 +233,31 @@ static void an_allocation_is_found_again_by_address_and_number(void **state)
     fake_stop(&fake);
 }
 
+static void memory_that_lay_where_another_allocation_lies_is_told_as_gone(void **state)
+{
+    (void)state;
+    struct fake_daemon fake = {0};
+    struct attnd_session *session = fake_open(&fake);
+    struct attnd_memory_desc desc = {
+        .size = sizeof(desc), .memory_kind = ATTND_MEMORY_IPC, .fd = -1, .size_bytes = 4096};
+    const struct attnd_origin first = {0x10000, 11}, same = {0x10000, 12}, inside = {0x10800, 13},
+                              around = {0xf000, 14}, before = {0xf000, 15}, behind = {0x11000, 16},
+                              nameless = {0x10000, 0};
+    uint32_t a;
+    CHECK_OK(attnd_import(session, &desc, &first, &a));
+    CHECK_EQUAL(attnd_import_stale(session, &first, 4096), 0);
+    CHECK_EQUAL(attnd_import_stale(session, &same, 64), a);
+    CHECK_EQUAL(attnd_import_stale(session, &inside, 64), a);
+    CHECK_EQUAL(attnd_import_stale(session, &around, 4097), a);
+    CHECK_EQUAL(attnd_import_stale(session, &before, 4096), 0);
+    CHECK_EQUAL(attnd_import_stale(session, &behind, 4096), 0);
+    CHECK_EQUAL(attnd_import_stale(session, &nameless, 4096), 0);
+    CHECK_OK(attnd_memory_release(session, a));
+    CHECK_EQUAL(attnd_import_stale(session, &same, 64), 0);
+    attnd_close(session);
+    fake_stop(&fake);
+}
+
 /* ---- pools ---- */
 
 struct pool {
@@ -319,6 +344,7 @@ int main(void)
         cmocka_unit_test(an_import_that_makes_no_sense_is_not_sent),
         cmocka_unit_test(an_import_that_is_refused_is_no_memory),
         cmocka_unit_test(an_allocation_is_found_again_by_address_and_number),
+        cmocka_unit_test(memory_that_lay_where_another_allocation_lies_is_told_as_gone),
         cmocka_unit_test(a_pool_in_device_memory_is_not_mapped_and_its_descriptor_kept_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -208,6 +208,18 @@ static void nobody_listening_is_said_with_errno(void **state)
     CHECK_EQUAL(fault.value, ENOENT);
 }
 
+static void a_service_that_is_not_there_is_named_by_its_path(void **state)
+{
+    (void)state;
+    struct attnd_session *session;
+    char text[256];
+    CHECK_ERROR(open_at("/tmp/attnd-there-is-nothing-here", &session), ATTND_E_DISCONNECTED);
+    CHECK(strstr(attnd_last_fault_string(text, sizeof(text)), "/tmp/attnd-there-is-nothing-here"));
+    CHECK(strlen(attnd_last_fault_string(text, 20)) < 20);
+    CHECK_ERROR(attnd_cancel(NULL, 1), ATTND_E_INVALID); /* and the next one is another fault */
+    CHECK(!strstr(attnd_last_fault_string(text, sizeof(text)), "nothing-here"));
+}
+
 static void a_daemon_of_another_user_than_asked_for_is_told_nothing(void **state)
 {
     (void)state;
@@ -395,6 +407,7 @@ int main(void)
         cmocka_unit_test(a_segment_shorter_than_said_is_refused_before_it_is_touched),
         cmocka_unit_test(a_reply_that_contradicts_itself_is_a_protocol_error),
         cmocka_unit_test(nobody_listening_is_said_with_errno),
+        cmocka_unit_test(a_service_that_is_not_there_is_named_by_its_path),
         cmocka_unit_test(a_daemon_of_another_user_than_asked_for_is_told_nothing),
         cmocka_unit_test(a_stranger_that_listens_on_the_path_is_not_believed),
         cmocka_unit_test(a_path_too_long_for_a_socket_is_refused),

@@ -23,7 +23,11 @@ static struct {
     uint32_t kind;       /* of the mailbox */
     uint64_t size_bytes; /* as it says */
     int fds;
+    uint32_t memory;
+    Attnd__Executor executor;
     uint32_t opened, prepared, lane;
+    int wished; /* the session has sent one */
+    uint32_t wish;
     int with_lse;
 } daemon_is;
 
@@ -38,7 +42,9 @@ static enum fake_verdict answer(struct fake_daemon *self, const Attnd__Request *
     (void)self;
     if (request->call_case == ATTND__REQUEST__CALL_MAILBOX_OPEN) {
         attnd__mailbox_reply__init(&mailbox);
-        mailbox.memory = 40;
+        mailbox.memory = daemon_is.memory;
+        mailbox.has_executor = daemon_is.executor != ATTND__EXECUTOR__EXECUTOR_AUTO;
+        mailbox.executor = daemon_is.executor;
         mailbox.size_bytes = daemon_is.size_bytes;
         mailbox.memory_kind = (Attnd__MemoryKind)daemon_is.kind;
         reply->message.result_case = ATTND__REPLY__RESULT_MAILBOX;
@@ -49,6 +55,8 @@ static enum fake_verdict answer(struct fake_daemon *self, const Attnd__Request *
             reply->fds[reply->fd_count++] = fd;
         }
         daemon_is.opened++;
+        daemon_is.wished = request->mailbox_open->has_executor;
+        daemon_is.wish = (uint32_t)request->mailbox_open->executor;
     } else if (request->call_case == ATTND__REQUEST__CALL_PREPARE) {
         attnd__prepare_reply__init(&prepare);
         prepare.prepared = PREPARED;
@@ -68,6 +76,7 @@ static int setup(void **state)
     daemon_is.kind = ATTND_KIND_HOST;
     daemon_is.size_bytes = ATTND_PAGE_BYTES;
     daemon_is.fds = 1;
+    daemon_is.memory = 40;
     fake = (struct fake_daemon){.spoil = answer};
     session = fake_open(&fake);
     return 0;
@@ -227,6 +236,67 @@ static void a_mailbox_that_makes_no_sense_ends_the_session(void **state)
     }
 }
 
+/* A daemon whose engines execute themselves. */
+static void execute_by_engine(void)
+{
+    daemon_is.executor = ATTND__EXECUTOR__EXECUTOR_ENGINE;
+    daemon_is.memory = 0;
+    daemon_is.size_bytes = 0;
+    daemon_is.fds = 0;
+}
+
+static void where_the_engine_executes_there_is_no_mailbox(void **state)
+{
+    struct attnd_info info = {.size = sizeof(info)};
+    uint32_t prepared, memory;
+    struct attnd_fault fault;
+    (void)state;
+    execute_by_engine();
+    session->execute = ATTND_EXECUTE_ENGINE; /* as attnd_open() was told */
+    CHECK_OK(attnd_prepare(session, 1, &args, &prepared));
+    CHECK_EQUAL(prepared, PREPARED);
+    CHECK_EQUAL(daemon_is.wish, ATTND_EXECUTE_ENGINE);
+    CHECK_EQUAL(attnd_mailbox(session, &memory), -ATTND_E_UNSUPPORTED);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_MAILBOX);
+    CHECK_EQUAL(attnd_launch(session, 2, prepared), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(attnd_launch_wait(session, 2, 0), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_UNSUPPORTED);
+    CHECK_OK(attnd_prepare(session, 1, &args, &prepared));
+    CHECK_EQUAL(daemon_is.opened, 1);
+    CHECK_OK(attnd_info(session, &info));
+    CHECK_EQUAL(info.executor, ATTND_EXECUTE_ENGINE);
+}
+
+/* That is a wish, too: without the field the daemon takes it for one that knows only the service.
+ */
+static void a_session_that_does_not_say_leaves_it_to_the_service(void **state)
+{
+    struct attnd_info info = {.size = sizeof(info)};
+    (void)state;
+    CHECK_OK(attnd_info(session, &info));
+    CHECK_EQUAL(info.executor, ATTND_EXECUTE_AUTO);
+    (void)prepared_mailbox();
+    CHECK_EQUAL(daemon_is.wished, 1);
+    CHECK_EQUAL(daemon_is.wish, ATTND_EXECUTE_AUTO);
+    CHECK_OK(attnd_info(session, &info));
+    CHECK_EQUAL(info.executor, ATTND_EXECUTE_SERVICE);
+}
+
+static void an_executor_with_a_mailbox_ends_the_session(void **state)
+{
+    uint32_t memory;
+    (void)state;
+    execute_by_engine();
+    daemon_is.fds = 1;
+    CHECK_EQUAL(attnd_mailbox(session, &memory), -ATTND_E_PROTOCOL);
+    (void)teardown(NULL);
+    (void)setup(NULL);
+    execute_by_engine();
+    daemon_is.memory = 40;
+    CHECK_EQUAL(attnd_mailbox(session, &memory), -ATTND_E_PROTOCOL);
+}
+
 static void *die_later(void *context)
 {
     (void)context;
@@ -259,6 +329,9 @@ int main(void)
         CASE(a_late_answer_is_not_that_of_the_next_ring),
         CASE(a_mailbox_on_the_gpu_is_not_rung_from_here),
         CASE(a_mailbox_that_makes_no_sense_ends_the_session),
+        CASE(where_the_engine_executes_there_is_no_mailbox),
+        CASE(a_session_that_does_not_say_leaves_it_to_the_service),
+        CASE(an_executor_with_a_mailbox_ends_the_session),
         CASE(a_wait_without_end_ends_with_the_service),
     };
     check_failed = _fail;

@@ -192,6 +192,39 @@ static void without_a_path_the_environment_has_it(void **state)
     assert_int_equal(rc, 0);
 }
 
+static void a_refusal_leaves_no_answer_behind(void **state)
+{
+    Attnd__Reply *reply = NULL;
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    (void)state;
+    rig.manner = RIGHT; /* BUSY */
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    assert_int_equal(pthread_create(&rig.thread, NULL, serve, NULL), 0);
+    enum attnctl_exit code =
+        attnctl_ask_for(rig.path, &request, ATTND__REPLY__RESULT_STATUS, &reply);
+    assert_int_equal(pthread_join(rig.thread, NULL), 0);
+    assert_int_equal(code, ATTNCTL_EXIT_ANSWER);
+    assert_null(reply); /* freed: whoever frees what he was given must not free it again */
+}
+
+static void a_trace_is_refused_by_the_user_that_may(void **state)
+{
+    char text[128] = "";
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    FILE *out = fmemopen(text, sizeof(text), "w");
+    (void)state;
+    reply.code = -ATTND_E_PERMISSION;
+    reply.field = ATTND_F_DAEMON_UID;
+    reply.value = 42;    /* the service's */
+    reply.limit = 65533; /* the asker's */
+    assert_non_null(out);
+    assert_int_equal(attnctl_refused(out, &reply), ATTNCTL_EXIT_ANSWER);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(text, "attnctl: only root and the service's user, 42, may do this\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +237,8 @@ int main(void)
         TEST(nobody_there_is_said_with_the_reason),
         TEST(a_path_that_is_no_socket_address_is_refused),
         TEST(without_a_path_the_environment_has_it),
+        TEST(a_refusal_leaves_no_answer_behind),
+        TEST(a_trace_is_refused_by_the_user_that_may),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

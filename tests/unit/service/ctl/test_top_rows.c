@@ -70,6 +70,33 @@ static void shares_are_of_what_was_done_between_the_looks_largest_first(void **s
     assert_true(rig.top.rows[2].session == 10 && rig.top.rows[2].share == 0.1);
 }
 
+static void the_loops_time_is_told_by_session_and_by_user(void **state)
+{
+    Attnd__UserStatus old = ATTND__USER_STATUS__INIT, one = ATTND__USER_STATUS__INIT,
+                      other = ATTND__USER_STATUS__INIT;
+    Attnd__UserStatus *before[] = {&old}, *now[] = {&other, &one};
+    (void)state;
+    rig.before.time_ns = 0;
+    old.uid = one.uid = 7;
+    other.uid = 9;
+    old.loop_ns = 1000000000u;
+    one.loop_ns = 1500000000u; /* in two seconds */
+    other.loop_ns = 20000000u;
+    rig.before.users = before;
+    rig.before.n_users = 1;
+    rig.now.users = now;
+    rig.now.n_users = 2;
+    rig.old[1].loop_ns = 100;
+    rig.new[1].loop_ns = 200000100u;
+    attnctl_top_compare(&rig.before, &rig.now, &rig.top);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(rig.top.rows[i].loop == (rig.top.rows[i].session == 11 ? 0.1 : 0));
+    assert_int_equal(rig.top.users_count, 2);
+    assert_true(rig.top.users[0].uid == 9 && rig.top.users[0].loop == 0.01);
+    assert_true(rig.top.users[1].uid == 7 && rig.top.users[1].loop == 0.25);
+    rig.before.n_users = rig.now.n_users = 0;
+}
+
 static void quantiles_are_of_runs_that_ended_between_the_looks(void **state)
 {
     uint64_t before[] = {0, 1000}, now[] = {0, 1000, 0, 10};
@@ -102,6 +129,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup(name, setup)
         TEST(rates_are_of_the_time_between_the_looks),
         TEST(shares_are_of_what_was_done_between_the_looks_largest_first),
+        TEST(the_loops_time_is_told_by_session_and_by_user),
         TEST(quantiles_are_of_runs_that_ended_between_the_looks),
         TEST(another_service_on_the_socket_is_seen_from_its_own_beginning),
 #undef TEST

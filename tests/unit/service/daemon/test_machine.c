@@ -108,6 +108,28 @@ static void this_machine_has_memory(void **state)
     assert_true(attnd_machine_memory_bytes() <= pages * page);
 }
 
+/* All that may be used at once, in a group of that size. */
+static uint64_t sum_bytes(uint64_t machine_bytes, uint64_t own_bytes, uint64_t cache_bytes)
+{
+    const struct attnd_budgets budgets =
+        attnd_machine_budgets(machine_bytes, own_bytes, cache_bytes);
+    assert_true(budgets.session_bytes < budgets.host_bytes);
+    return own_bytes + cache_bytes + budgets.host_bytes + budgets.daemon_bytes;
+}
+
+static void budgets_of_a_small_group_fit_into_it(void **state)
+{
+    const uint64_t mib = 1u << 20;
+    (void)state;
+    assert_true(sum_bytes(1024 * mib, 512 * mib, 0) < 1024 * mib);
+    assert_true(sum_bytes(4096 * mib, 512 * mib, 0) < 4096 * mib);
+    assert_true(sum_bytes(4096 * mib, 512 * mib, 1024 * mib) < 4096 * mib);
+    assert_true(sum_bytes(1048576 * mib, 512 * mib, 0) > 1048576 * mib / 4 * 3); /* most of it */
+    /* Where not even heap and scratch fit there is something to begin with. */
+    assert_true(attnd_machine_budgets(512 * mib, 512 * mib, 0).host_bytes > 64 * mib);
+    assert_int_equal(attnd_machine_budgets(512 * mib, 512 * mib, 1024 * mib).host_bytes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +139,7 @@ int main(void)
         TEST(version_1_names_its_memory_controller),
         TEST(what_says_nothing_is_no_limit),
         TEST(this_machine_has_memory),
+        TEST(budgets_of_a_small_group_fit_into_it),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

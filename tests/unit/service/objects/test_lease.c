@@ -76,7 +76,8 @@ static struct attnd_attachment attach(void)
 
 static void detach(struct attnd_attachment *attachment)
 {
-    attnd_lease_drop_all(attachment);
+    while (attnd_lease_drop_some(attachment, 2))
+        ; /* in parts */
     assert_int_equal(attachment->held_count, 0);
     free(attachment->held);
 }
@@ -292,6 +293,69 @@ static void counts_agree_with_a_model(void **state)
 
 /* ---- tickets ---- */
 
+static void a_reader_has_one_lease_of_a_page_however_often_it_finds_it(void **state)
+{
+    (void)state;
+    struct attnd_attachment owner = attach(), reader = attach();
+    int32_t pages[2];
+    reader.writable = 0;
+    assert_int_equal(attnd_lease_alloc(&owner, 2, pages, NULL), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(attnd_lease_grant(&reader, pages, 2, 1), 2);
+    assert_int_equal(pool.leases[pages[0]], 2);
+    assert_int_equal(reader.held_count, 6);
+    assert_int_equal(attnd_lease_free(&owner, pages, 2, NULL), 0);
+    const int32_t twice[] = {pages[0], pages[0], pages[1]};
+    assert_int_equal(attnd_lease_free(&reader, twice, 3, NULL), 0);
+    assert_int_equal(pool.leases[pages[0]], 1);
+    const int32_t last[] = {pages[0], pages[0]};
+    assert_int_equal(attnd_lease_free(&reader, last, 2, NULL), -ATTND_E_NOT_LEASED);
+    assert_int_equal(attnd_lease_free(&reader, last, 1, NULL), 0);
+    assert_int_equal(pool.leases[pages[0]], 0);
+    assert_int_equal(pool.leases[pages[1]], 1);
+    assert_int_equal(pool.reader_pages, 1);
+    detach(&reader);
+    assert_int_equal(pool.reader_pages, 0);
+    detach(&owner);
+}
+
+/* The other half of a page's count is its owner's, whatever readers do. */
+static void a_reader_that_finds_a_page_too_often_finds_it_no_more(void **state)
+{
+    (void)state;
+    struct attnd_attachment owner = attach(), reader = attach();
+    int32_t pages[2];
+    reader.writable = 0;
+    assert_int_equal(attnd_lease_alloc(&owner, 2, pages, NULL), 0);
+    for (uint32_t i = 0; i < ATTND_PAGE_LEASES_MAX; i++)
+        assert_int_equal(attnd_lease_grant(&reader, pages, 1, 1), 1);
+    assert_int_equal(attnd_lease_grant(&reader, pages, 1, 1), 0);
+    assert_int_equal(attnd_lease_grant(&reader, pages, 1, 2), 0); /* nor the block that has it */
+    assert_int_equal(pool.leases[pages[0]], 2);
+    assert_int_equal(pool.leases[pages[1]], 1);
+    assert_int_equal(attnd_lease_share(&owner, pages, 1, NULL), 0);
+    detach(&reader);
+    detach(&owner);
+}
+
+static void readers_together_keep_half_of_the_pages(void **state)
+{
+    (void)state;
+    struct attnd_attachment owner = attach(), first = attach(), other = attach();
+    int32_t pages[PAGES];
+    first.writable = other.writable = 0;
+    assert_int_equal(attnd_lease_alloc(&owner, PAGES, pages, NULL), 0);
+    assert_int_equal(attnd_lease_grant(&first, pages, PAGES / 4, 1), PAGES / 4);
+    assert_int_equal(attnd_lease_grant(&other, pages, PAGES, 1), PAGES / 4);
+    assert_int_equal(other.held_count, PAGES / 4); /* what was too much is given back */
+    assert_int_equal(pool.leases[pages[PAGES - 1]], 1);
+    assert_int_equal(attnd_lease_grant(&first, pages, PAGES, 1), PAGES / 4); /* it has those */
+    detach(&first);
+    assert_int_equal(attnd_lease_grant(&other, pages, PAGES, 1), PAGES / 2);
+    detach(&other);
+    detach(&owner);
+}
+
 static void a_ticket_outlives_its_giver_and_is_claimed_once(void **state)
 {
     (void)state;
@@ -447,6 +511,9 @@ int main(void)
         TEST(pages_of_an_engine_cannot_be_leased),
         TEST(counts_agree_with_a_model),
         TEST(a_ticket_outlives_its_giver_and_is_claimed_once),
+        TEST(a_reader_has_one_lease_of_a_page_however_often_it_finds_it),
+        TEST(a_reader_that_finds_a_page_too_often_finds_it_no_more),
+        TEST(readers_together_keep_half_of_the_pages),
         TEST(what_is_not_held_cannot_be_offered),
         TEST(an_unclaimed_ticket_gives_its_pages_back),
         TEST(a_session_may_have_half_of_the_tickets_and_a_user_all),

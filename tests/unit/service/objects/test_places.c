@@ -30,6 +30,8 @@ static struct {
         struct attnd_heap_pool shape;
         struct attnd_heap_plane planes[2];
     } heap;
+    struct attnd_interval intervals[2];
+    uint32_t intervals_end;
     struct attnd_plan_object plan;
     struct {
         struct attnd_sqe sqe;
@@ -51,7 +53,10 @@ static void make_pool(void)
     rig.pool = (struct attnd_pool){.shape = rig.heap.shape,
                                    .heap = &rig.heap.shape,
                                    .memories_count = 1,
-                                   .memories = rig.lies_in};
+                                   .memories = rig.lies_in,
+                                   .intervals = rig.intervals,
+                                   .intervals_end = &rig.intervals_end};
+    attnd_pool_occupy(&rig.pool);
     rig.service.pools = &rig.pool;
     rig.memories[POOLS - 1].pools = 1;
 }
@@ -93,8 +98,8 @@ static int teardown(void **state)
 static int check(void)
 {
     if (rig.op.sqe.opcode == ATTND_OP_APPEND)
-        return attnd_places_append(&rig.service, &rig.plan, &rig.op.sqe.u.append, rig.op.memories,
-                                   &rig.run, &rig.fault);
+        return attnd_places_append(&rig.plan, &rig.op.sqe.u.append, rig.op.memories, &rig.run,
+                                   &rig.fault);
     return attnd_places_attend(&rig.service, &rig.plan, &rig.op.sqe.u.run, rig.op.memories,
                                &rig.run, &rig.fault);
 }

@@ -38,8 +38,8 @@ static int teardown(void **state)
 
 static struct attnd_tree_chain chain(uint32_t space, uint32_t begin, uint32_t end)
 {
-    return (struct attnd_tree_chain){space, end - begin, keys + begin,
-                                     begin ? &keys[begin - 1] : NULL, 0};
+    return (struct attnd_tree_chain){
+        space, end - begin, keys + begin, begin ? &keys[begin - 1] : NULL, 0, 0};
 }
 
 /* Blocks begin..end under keys of these numbers, by @session, who keeps its leases. */
@@ -88,7 +88,7 @@ static void a_key_of_another_parent_is_a_miss_and_cannot_be_published(void **sta
     uint32_t space = tree_rig_space(1, 64, 0);
     publish(0, space, 0, CHAIN, 1);
     /* keys[3] exists, but not at the beginning of a prompt */
-    struct attnd_tree_chain wrong = {space, 1, &keys[3], NULL, 0};
+    struct attnd_tree_chain wrong = {space, 1, &keys[3], NULL, 0, 0};
     assert_int_equal(attnd_tree_match(tree_rig.tree, &owner[1], &wrong, found).blocks, 0);
     struct attnd_tree_result result;
     assert_int_equal(tree_rig_alloc(1, 1, pages), 1);
@@ -111,7 +111,7 @@ static void a_page_can_be_published_once_and_a_block_is_whole(void **state)
     assert_int_equal(match(1, space, 0, 2).blocks, 1);
     assert_int_equal(tree_rig.leases[pages[2]], 1);
     int32_t others[] = {pages[0], pages[3]};
-    struct attnd_tree_chain next = {space, 1, &keys[9], NULL, 0};
+    struct attnd_tree_chain next = {space, 1, &keys[9], NULL, 0, 0};
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[0], &next, others, &result),
                      -ATTND_E_INVALID);
     assert_false(tree_rig_publishes(pages[3]));
@@ -155,13 +155,13 @@ static void least_recently_used_goes_first(void **state)
     uint32_t space = tree_rig_space(1, 64, 0);
     int32_t page[4];
     for (uint32_t i = 0; i < 4; i++) { /* four beginnings */
-        struct attnd_tree_chain one = {space, 1, &keys[i], NULL, 0};
+        struct attnd_tree_chain one = {space, 1, &keys[i], NULL, 0, 0};
         struct attnd_tree_result result;
         assert_int_equal(tree_rig_alloc(0, 1, &page[i]), 1);
         assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[0], &one, &page[i], &result), 0);
         tree_rig_free(0, &page[i], 1);
     }
-    struct attnd_tree_chain first = {space, 1, &keys[0], NULL, 0};
+    struct attnd_tree_chain first = {space, 1, &keys[0], NULL, 0, 0};
     assert_int_equal(attnd_tree_match(tree_rig.tree, &owner[0], &first, found).blocks, 1);
     tree_rig_lease(0, found, 1);
     tree_rig_free(0, found, 1);
@@ -181,7 +181,7 @@ static void what_costs_more_to_compute_stays_longer(void **state)
     /* 12 blocks of 4,096 tokens: the last stands behind 45,056. Then a beginning, used later. */
     static int32_t deep[12 * ATTND_PREFIX_BLOCK_PAGES_MAX], flat[ATTND_PREFIX_BLOCK_PAGES_MAX];
     struct attnd_tree_result result;
-    struct attnd_tree_chain twelve = chain(space, 0, 12), one = {space, 1, &keys[20], NULL, 0};
+    struct attnd_tree_chain twelve = chain(space, 0, 12), one = {space, 1, &keys[20], NULL, 0, 0};
     assert_int_equal(tree_rig_alloc(0, 12 * ATTND_PREFIX_BLOCK_PAGES_MAX, deep),
                      12 * ATTND_PREFIX_BLOCK_PAGES_MAX);
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[0], &twelve, deep, &result), 0);
@@ -202,7 +202,7 @@ static void a_namespace_evicts_its_own_beyond_its_budget(void **state)
     publish(0, other, 0, 8, 1);
     publish(0, small, 0, 4, 1);
     tree_rig_free_all(0);
-    struct attnd_tree_chain next = {small, 2, &keys[10], NULL, 0};
+    struct attnd_tree_chain next = {small, 2, &keys[10], NULL, 0, 0};
     struct attnd_tree_result result;
     assert_int_equal(tree_rig_alloc(1, 2, pages), 2);
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[1], &next, pages, &result), 0);
@@ -211,7 +211,7 @@ static void a_namespace_evicts_its_own_beyond_its_budget(void **state)
     assert_int_equal(attnd_tree_space_info(tree_rig.tree, other)->blocks, 8);
     assert_int_equal(match(1, small, 0, 4).blocks, 2); /* the end went, not the beginning */
     /* All four are in use: no room, and that is said. */
-    struct attnd_tree_chain more = {small, 1, &keys[20], NULL, 0};
+    struct attnd_tree_chain more = {small, 1, &keys[20], NULL, 0, 0};
     assert_int_equal(tree_rig_alloc(1, 1, pages), 1);
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[1], &more, pages, &result), 0);
     assert_int_equal(result.blocks, 0);
@@ -262,7 +262,7 @@ static void not_more_than_half_can_be_pinned(void **state)
     assert_int_equal(result.blocks, 4);
     assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     publish(0, large, 0, 40, 1);
-    struct attnd_tree_chain orphan = {large, 30, &keys[10], &keys[50], 0};
+    struct attnd_tree_chain orphan = {large, 30, &keys[10], &keys[50], 0, 0};
     assert_int_equal(attnd_tree_pin(tree_rig.tree, &orphan).blocks,
                      0); /* its parent is not there */
     struct attnd_tree_chain whole = chain(large, 0, 40);
@@ -289,7 +289,7 @@ static void a_block_is_claimed_once_and_the_others_are_told(void **state)
     result = attnd_tree_claim(tree_rig.tree, &owner[1], &of);
     assert_int_equal(result.stop, ATTND_PREFIX_STOP_PUBLISHED);
     assert_int_equal(attnd_tree_space_info(tree_rig.tree, space)->claims, CHAIN - 2);
-    attnd_tree_owner_end(tree_rig.tree, &owner[0]);
+    (void)attnd_tree_owner_end(tree_rig.tree, &owner[0], UINT32_MAX);
     assert_int_equal(owner[0].claims, 0);
     assert_int_equal(attnd_tree_space_info(tree_rig.tree, space)->claims, 0);
 }
@@ -314,7 +314,7 @@ static void who_waits_is_woken_by_the_block_or_by_the_end_of_the_claim(void **st
     publish(1, space, 1, 2, 1); /* somebody else computed it too */
     assert_ptr_equal(attnd_tree_woken(tree_rig.tree), &waiter[1]);
     assert_int_equal(waiter[1].abandoned, 0);
-    attnd_tree_owner_end(tree_rig.tree, &owner[0]);
+    (void)attnd_tree_owner_end(tree_rig.tree, &owner[0], UINT32_MAX);
     assert_ptr_equal(attnd_tree_woken(tree_rig.tree), &waiter[2]);
     assert_int_equal(waiter[2].abandoned, 1);
     assert_null(attnd_tree_woken(tree_rig.tree));
@@ -341,12 +341,12 @@ static void claims_are_limited_for_each_and_for_all(void **state)
     struct attnd_tree_result result = attnd_tree_claim(tree_rig.tree, &owner[0], &all);
     assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     assert_true(result.blocks > 0 && result.blocks <= 64 / 4);
-    struct attnd_tree_chain rest = {space, 64 - result.blocks, keys + result.blocks, NULL, 0};
+    struct attnd_tree_chain rest = {space, 64 - result.blocks, keys + result.blocks, NULL, 0, 0};
     struct attnd_tree_result other = attnd_tree_claim(tree_rig.tree, &owner[1], &rest);
     assert_true(other.blocks > 0);
     assert_true(result.blocks + other.blocks <= 64 / 4 + 2);
-    attnd_tree_owner_end(tree_rig.tree, &owner[0]);
-    attnd_tree_owner_end(tree_rig.tree, &owner[1]);
+    (void)attnd_tree_owner_end(tree_rig.tree, &owner[0], UINT32_MAX);
+    (void)attnd_tree_owner_end(tree_rig.tree, &owner[1], UINT32_MAX);
 }
 
 static void all_trees_together_stay_within_their_budget(void **state)
@@ -359,7 +359,7 @@ static void all_trees_together_stay_within_their_budget(void **state)
     assert_int_equal(result.blocks, 6);
     assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     tree_rig_free_all(0);
-    struct attnd_tree_chain next = {space, 2, &keys[10], NULL, 0};
+    struct attnd_tree_chain next = {space, 2, &keys[10], NULL, 0, 0};
     assert_int_equal(tree_rig_alloc(1, 2, pages), 2);
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[1], &next, pages, &result), 0);
     assert_int_equal(result.taken, 2); /* two of its own went */

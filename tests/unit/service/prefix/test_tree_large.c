@@ -83,7 +83,7 @@ static struct attnd_tree_chain chain_of(key_fn *key, uint32_t first, struct attn
 {
     for (uint32_t i = 0; i < CHAIN; i++)
         keys[i] = key(first + i);
-    return (struct attnd_tree_chain){space, CHAIN, keys, NULL, 0};
+    return (struct attnd_tree_chain){space, CHAIN, keys, NULL, 0, 0};
 }
 
 /* In chains; nobody holds them afterwards. */

@@ -124,8 +124,8 @@ static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_b
     }
     if (count < depth)
         *parent = key_of(all[count]);
-    *chain = (struct attnd_tree_chain){model.space[op->space], count, keys,
-                                       count < depth ? parent : NULL, 0};
+    *chain = (struct attnd_tree_chain){model.space[op->space],        count, keys,
+                                       count < depth ? parent : NULL, 0,     0};
     return count;
 }
 
@@ -262,7 +262,7 @@ static void do_free(const struct operation *op)
 static void do_die(const struct operation *op)
 {
     for (uint32_t space = 0; space < SPACES; space++) {
-        attnd_tree_owner_end(tree_rig.tree, &model.owner[op->session][space]);
+        (void)attnd_tree_owner_end(tree_rig.tree, &model.owner[op->session][space], UINT32_MAX);
         for (uint32_t node = 0; node < NODES; node++)
             if (model.entry[space][node].claimer == (int)op->session)
                 model.entry[space][node].claimer = -1;
@@ -322,7 +322,7 @@ static void do_wrong(const struct operation *op)
 {
     const struct attnd_block_key key = key_of(op->node), other = key_of(op->number % NODES);
     struct entry *entry = &model.entry[op->space][op->node];
-    struct attnd_tree_chain chain = {model.space[op->space], 1, &key, &other, 0};
+    struct attnd_tree_chain chain = {model.space[op->space], 1, &key, &other, 0, 0};
     struct attnd_tree_result result;
     int32_t pages[BLOCK_PAGES_MAX];
 

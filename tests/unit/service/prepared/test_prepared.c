@@ -43,7 +43,7 @@ static void submit(struct attnd_sqe sqe)
 static void a_mailbox_is_known_when_it_is_watched(void **state)
 {
     (void)state;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), 1);
     prepared_rig_expect_none(); /* the worker has not mapped its memory */
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
@@ -52,7 +52,7 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
     CHECK_EQUAL(slot->session, client.daemon->id);
     CHECK_EQUAL(slot->fresh, 1);
     prepared_rig_expect_no_answer();
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, &fault), -ATTND_E_BUSY);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, 0, &fault), -ATTND_E_BUSY);
     prepared_rig_retire(&command, 0);
     prepared_rig_expect_answer(0);
     CHECK_EQUAL(slot->fresh, 0);
@@ -61,7 +61,7 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
 static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **state)
 {
     (void)state;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), 1);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
     struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
@@ -80,7 +80,7 @@ static void a_worker_without_mailboxes_is_said_to_be_one(void **state)
 {
     (void)state;
     stage.service.queue->info.mailbox_kind = 0;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), -ATTND_E_UNSUPPORTED);
     CHECK_EQUAL(fault.field, ATTND_F_MAILBOX);
 }
 
@@ -171,9 +171,10 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 4, first, &fault), -ATTND_E_BUSY);
     struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     prepared_rig_expect_no_answer();
+    CHECK(stage.service.prepared_runs->free_last != first - ATTND_QUEUE_RUNS);
     prepared_rig_retire(&empty, 0);
     prepared_rig_expect_answer(0);
-    CHECK_EQUAL(prepare(plan, 1), first);
+    CHECK_EQUAL(stage.service.prepared_runs->free_last, first - ATTND_QUEUE_RUNS);
 }
 
 /* ---- scratch ---- */
@@ -492,6 +493,46 @@ static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_i
     CHECK_EQUAL(prepared.body.items, object->tile_items);
 }
 
+/* Memory that the daemon has made on the GPU is named by a set before the worker has mapped it. */
+static void a_set_is_published_when_its_tables_are_mapped(void **state)
+{
+    struct attnd_maps *maps = &stage.service.supervisor->maps;
+    struct attnd_memory *table = client.daemon->memories[STAGE_TENSORS - 1];
+    (void)state;
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
+    prepare(plan, 0);
+    struct attnd_plan_object *object = client.daemon->plans[plan - 1];
+    object->tables[0] = table;
+    maps->state[table->index] = ATTND_MAP_MAPPING;
+    maps->not_mapped++;
+    submit(stage_advance(&client, plan, 0, 6));
+    prepared_rig_expect_none();
+    stage_expect_none(&client);
+    CHECK_EQUAL(attnd_maps_mapped(maps, table->index, 0), 1);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command publish = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
+    object->tables[0] = NULL;
+    prepared_rig_retire(&publish, 0);
+    stage_expect(&client, 0, 0);
+}
+
+static void the_number_of_a_run_that_is_gone_is_not_the_next_runs(void **state)
+{
+    int code;
+    uint32_t none;
+    (void)state;
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
+    uint32_t gone = prepare(plan, 0);
+    CHECK_EQUAL(attnd_prepared_remove(client.daemon, 3, gone, &fault), 1);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&command, 0);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &code, &none), 1);
+    for (uint32_t i = 0; i < 64; i++)
+        CHECK(prepare(plan, 0) != gone);
+}
+
 /* As when its engine has sealed it since: the next worker cannot map the memory of the tensors. */
 static void lose_the_tensors(const struct attnd_fault *why)
 {
@@ -552,6 +593,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_mailbox_is_known_when_it_is_watched),
+        CASE(a_set_is_published_when_its_tables_are_mapped),
+        CASE(the_number_of_a_run_that_is_gone_is_not_the_next_runs),
         CASE(a_mailbox_that_cannot_be_watched_leaves_room_for_another),
         CASE(a_worker_without_mailboxes_is_said_to_be_one),
         CASE(a_prepared_run_carries_all_that_a_ring_needs),

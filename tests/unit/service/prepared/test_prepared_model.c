@@ -34,9 +34,10 @@ struct flight {
 
 static struct prng prng;
 static struct {
-    int watched;                      /* 1 + mailbox */
-    uint32_t session;                 /* of the mailbox */
-    struct attnd_run known[RUNS_MAX]; /* by slot - ATTND_QUEUE_RUNS */
+    int watched;                                  /* 1 + mailbox */
+    uint32_t session;                             /* of the mailbox */
+    struct attnd_run known[ATTND_QUEUE_PREPARED]; /* by slot - ATTND_QUEUE_RUNS */
+    uint32_t told[RUNS_MAX], told_count;          /* which of them it was last told of */
     uint64_t held[PLANS];
     struct flight flights[LANES]; /* body.kind 0: none */
     struct attnd_command waiting[COMMANDS_MAX];
@@ -108,8 +109,9 @@ static void obey(const struct attnd_command *command)
     uint32_t number = command->run - ATTND_QUEUE_RUNS;
     switch (command->kind) {
     case ATTND_COMMAND_PREPARED:
-        CHECK(number < RUNS_MAX);
+        CHECK(number < ATTND_QUEUE_PREPARED);
         worker.known[number] = command->body;
+        worker.told[worker.told_count++ % RUNS_MAX] = number;
         break;
     case ATTND_COMMAND_MAILBOX: {
         const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command->run];
@@ -123,7 +125,7 @@ static void obey(const struct attnd_command *command)
         break;
     case ATTND_COMMAND_PUBLISH:
         hold(plan, 0);
-        for (uint32_t i = 0; i < RUNS_MAX; i++)
+        for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
             if (worker.known[i].kind && worker.known[i].plan_offset_bytes == plan) {
                 worker.known[i].generation = command->body.generation;
                 worker.known[i].items = command->body.items;
@@ -174,7 +176,10 @@ static void answer_any(void)
 
 static void begin_any(void)
 {
-    const struct attnd_run *body = &worker.known[below(RUNS_MAX)];
+    const uint32_t of_engine = engine.prepared[below(RUNS_MAX)];
+    const struct attnd_run *body =
+        &worker.known[of_engine && below(2) ? of_engine - ATTND_QUEUE_RUNS
+                                            : worker.told[below(RUNS_MAX)]];
     if (!body->kind || body->code || !worker.watched || body->session != worker.session ||
         body->mailbox != (uint32_t)worker.watched - 1 || is_held(body->plan_offset_bytes) ||
         worker.flights[body->lane].body.kind)
@@ -238,7 +243,7 @@ static void call_any(void)
     if (engine.calling)
         return;
     if (!engine.opened) {
-        rc = attnd_prepared_open(client.daemon, 1, &fault);
+        rc = attnd_prepared_open(client.daemon, 1, 0, &fault);
     } else if (engine.prepared_count && below(3) == 0) {
         uint32_t i = below(engine.prepared_count), run = engine.prepared[i];
         engine.prepared[i] = engine.prepared[--engine.prepared_count];

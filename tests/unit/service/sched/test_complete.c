@@ -35,7 +35,7 @@ static struct attnd_sched_op *op_of(uint8_t opcode, uint8_t flags)
 
 static uint32_t free_ops(void)
 {
-    uint32_t count = 0;
+    uint32_t count = session->client->ring_entries - session->fresh_op;
     for (const struct attnd_sched_op *op = session->free_ops; op; op = op->next)
         count++;
     return count;

@@ -1,0 +1,126 @@
+/*
+ * gpu_drain_engine.cuh - the same plan, executed by launches in a stream: what an engine does that
+ * executes its own runs.
+ */
+#ifndef ATTND_BENCH_GPU_DRAIN_ENGINE_CUH
+#define ATTND_BENCH_GPU_DRAIN_ENGINE_CUH
+
+#include "persistent/cuda/host/launch.cuh"
+#include "persistent/cuda/state/engine.cuh"
+#include "persistent/cuda/state/roles.cuh"
+
+extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers);
+extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session,
+                                                attnd_engine_run run);
+extern "C" __global__ void attnd_engine_refresh(attnd::EngineSession *session,
+                                                attnd::EnginePlan *plan, attnd_engine_plan place);
+
+/* A session of one plan in lane 0. */
+struct OwnLaunches {
+    attnd::EngineSession *session;
+    attnd::EnginePlan *plan;
+    char *mirror, *scratch, *image;
+    attnd_engine_plan place;
+    uint32_t workers, variant;
+    bool early;
+
+    /* @plan_at: where the planner wrote the plan. Return: a code of CUDA's. */
+    cudaError_t open(const char *plan_at, uint64_t plan_bytes, uint64_t scratch_bytes,
+                     uint32_t items, uint32_t page_size, const attnd::Memory *memories,
+                     uint32_t count)
+    {
+        const attnd_plan_head *head = reinterpret_cast<const attnd_plan_head *>(plan_at);
+        const uint64_t counters = (head->merges * head->heads_kv * 4 + 4095) / 4096 * 4096;
+        const uint64_t session_bytes = sizeof(attnd::EngineSession) + sizeof(attnd::Resident);
+        cudaError_t error;
+        void *device_image;
+        if ((error = cudaMalloc(&session, session_bytes)) ||
+            (error = cudaMemset(session, 0, session_bytes)) ||
+            (error = cudaMalloc(&plan, sizeof(*plan))) ||
+            (error = cudaMemset(plan, 0, sizeof(*plan))) ||
+            (error = cudaMalloc(&mirror, plan_bytes + counters)) ||
+            (error = cudaMalloc(&scratch, scratch_bytes + 4096)) ||
+            (error =
+                 cudaHostAlloc(&image, ATTND_IMAGE_PLAN_AT + plan_bytes, cudaHostAllocMapped)) ||
+            (error = cudaHostGetDevicePointer(&device_image, image, 0)) ||
+            (error = cudaMemcpy(session->memories, memories, count * sizeof(*memories),
+                                cudaMemcpyHostToDevice)) ||
+            (error = attnd::resident_templates(session->templates, 0)))
+            return error;
+        attnd_plan_image *said = reinterpret_cast<attnd_plan_image *>(image);
+        *said = {};
+        said->sequence = 2;
+        said->set_version = head->set_version;
+        said->advance_version = head->advance_version;
+        said->items = items;
+        said->page_size = page_size;
+        said->plan_bytes = plan_bytes;
+        said->scratch_bytes = scratch_bytes;
+        memcpy(image + ATTND_IMAGE_PLAN_AT, plan_at, plan_bytes);
+        place = {uint64_t(device_image), uint64_t(mirror), plan_bytes + counters, uint64_t(scratch),
+                 scratch_bytes + 4096};
+        variant = attnd::variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype,
+                                       head->options);
+        attnd_engine_open<<<1, 1>>>(session, workers);
+        return cudaDeviceSynchronize();
+    }
+
+    void refresh(cudaStream_t stream)
+    {
+        attnd_engine_refresh<<<1, 512, 512, stream>>>(session, plan, place);
+    }
+
+    void prepare(attnd_engine_run run)
+    {
+        run.plan = uint64_t(plan);
+        run.serial = 1;
+        attnd_engine_prepare<<<1, 1>>>(session, run);
+    }
+
+    cudaError_t launch(uint32_t slot, cudaStream_t stream)
+    {
+        const attnd::Variant kernel = attnd::variant_get(variant);
+        attnd::Resident *resident = reinterpret_cast<attnd::Resident *>(session + 1);
+        uint32_t number = variant, first = 0, gang = 1;
+        attnd::EngineLaunch launched = {session, plan, slot, 1, 0, 0};
+        void *arguments[] = {&resident, &number, &first, &gang, &launched};
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(workers);
+        config.blockDim = dim3(attnd::resident_threads);
+        config.dynamicSmemBytes = kernel.shared_bytes;
+        config.stream = stream;
+        config.attrs = &attribute;
+        config.numAttrs = early;
+        return cudaLaunchKernelExC(&config, kernel.kernel, arguments);
+    }
+
+    uint32_t error_of_lane()
+    {
+        uint32_t code = 0;
+        return cudaMemcpy(&code, session->errors, 4, cudaMemcpyDeviceToHost) ? ~0u : code;
+    }
+
+    void close()
+    {
+        cudaFree(session);
+        cudaFree(plan);
+        cudaFree(mirror);
+        cudaFree(scratch);
+        cudaFreeHost(image);
+    }
+};
+
+/* A kernel of an engine's: it reads @count vectors, as a layer's weights are read. */
+__global__ void engine_kernel(const uint4 *weights, uint64_t count, uint32_t *word)
+{
+    uint32_t sum = 0;
+    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+        sum ^= __ldcs(weights + i).x;
+    if (sum == 0x12345)
+        *word = sum;
+}
+
+#endif

@@ -1,0 +1,139 @@
+/*
+ * engine.h - runs that this engine's own stream executes: what the files engine*.c share.
+ *
+ * A session has one block in device memory, a slot in it for each prepared run, and for each plan
+ * in each lane a block and a mirror. All of it is this process's own; of the service it has plans'
+ * images, which it may read, and the kernels' files. Everything here is under engine->lock.
+ */
+#ifndef ATTND_CLIENT_CUDA_ENGINE_H
+#define ATTND_CLIENT_CUDA_ENGINE_H
+
+#include "client/internal.h"
+#include "schemas/engine.h"
+#include "schemas/kernels.h"
+
+#include <cuda.h>
+
+/* Of a lane, at least: what a graph has captured cannot grow later. */
+#define ENGINE_SCRATCH_BYTES_MIN (64ull << 20)
+
+/* Device memory that was allocated here; it goes with the session. */
+struct engine_block {
+    struct engine_block *next;
+    CUdeviceptr address;
+    uint64_t size_bytes;
+};
+
+/* A memory of the session as the GPU sees it. */
+struct engine_memory {
+    struct engine_memory *next;
+    uint32_t handle;
+    uint64_t serial;  /* of the session's object: a handle may come to name another one */
+    int mapped;       /* by this library */
+    void *registered; /* host memory that this library registered; else NULL */
+    struct attnd_engine_memory at;
+};
+
+/* A plan in a lane. */
+struct engine_lane {
+    struct engine_lane *next;
+    uint32_t lane;
+    CUdeviceptr block, mirror;
+    uint64_t mirror_bytes;
+    uint64_t set_version; /* of the last refresh in a stream */
+    uint32_t advance_version;
+    uint64_t capture; /* the last one that has a refresh */
+};
+
+struct engine_plan {
+    struct engine_plan *next;
+    uint32_t handle;
+    struct attnd_shm shm;
+    const struct attnd_plan_image *image;
+    CUdeviceptr image_at;
+    uint32_t runs; /* resolved, of the plan */
+    struct engine_lane *lanes;
+};
+
+struct engine_run {
+    uint32_t prepared, serial, lane;
+    struct engine_plan *plan;
+    struct engine_lane *at;
+};
+
+struct engine_kernel {
+    CUmodule module;
+    CUfunction function;
+    uint32_t shared_bytes;
+    uint32_t number; /* its own: a varied one may stand in for a plain one */
+};
+
+struct attnd_engine {
+    pthread_mutex_t lock;
+    struct attnd_session *session;
+    CUstream stream; /* the launcher's */
+    uint32_t workers;
+    CUmodule module;
+    CUfunction open, prepare, unprepare, refresh;
+    struct attnd_engine_facts facts;
+    CUdeviceptr block;
+    struct engine_kernel kernels[ATTND_KERNELS];
+    struct engine_block *blocks;
+    struct engine_block *scratch[ATTND_LANES_MAX];
+    struct engine_memory *memories;
+    struct engine_plan *plans;
+    struct engine_run **runs; /* [facts.runs_max], a slot each */
+    uint32_t serial;
+};
+
+/* ---- engine.c ---- */
+
+/** attnd_engine_open() - modules and the session's block. @stream: for what is not the engine's.
+ * Return: 0 and *@out; as attnd_cuda_stream_open(). */
+int attnd_engine_open(struct attnd_session *session, CUstream stream, struct attnd_engine **out);
+/** attnd_engine_end() - nothing of it is in flight, or its context is gone. */
+void attnd_engine_end(struct attnd_engine *engine);
+/** attnd_engine_fault() - the driver's @result as a fault. Return: 0 or its code. */
+int attnd_engine_fault(CUresult result);
+/** attnd_engine_alloc() - zeroed device memory that goes with the session. NULL: *@code. */
+struct engine_block *attnd_engine_alloc(struct attnd_engine *engine, uint64_t size_bytes,
+                                        int *code);
+/** attnd_engine_call() - one block of @threads of a kernel in the engine's own stream, waited for.
+ * Return: 0 or a fault. */
+int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,
+                      void **arguments);
+/** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */
+const struct engine_kernel *attnd_engine_kernel(struct attnd_engine *engine, uint32_t number,
+                                                int *code);
+
+/* ---- engine_memory.c ---- */
+
+/** attnd_engine_memory() - makes memory @handle known to the session's kernels.
+ * Return: 0; -ATTND_E_UNKNOWN; -ATTND_E_UNSUPPORTED (field memory): this process imported it by
+ * attnd_memory_import() and has not said where it lies: attnd_cuda_export() does. */
+int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle);
+void attnd_engine_memories_end(struct attnd_engine *engine);
+
+/* ---- engine_plan.c ---- */
+
+/** attnd_engine_plan() - the plan in a lane. Return: 0 or a fault. */
+int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
+                      struct engine_plan **plan, struct engine_lane **at);
+/** attnd_engine_refresh() - a refresh of the plan in front of a run in @stream, if one is wanted
+ * there. Return: 0 and *@kernel, the number of the one that executes the plan, *@captures, does the
+ * stream capture; or a fault. */
+int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
+                         struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures);
+void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle);
+void attnd_engine_plans_end(struct attnd_engine *engine);
+
+/* ---- engine_run.c ---- */
+
+/** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself. */
+int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
+                     CUstream stream);
+/** attnd_engine_unprepare() - waits until nothing of the run is in flight; a graph that launches it
+ * later finds it gone (-ATTND_E_UNKNOWN of its lane). */
+void attnd_engine_unprepare(struct attnd_engine *engine, uint32_t prepared);
+
+#endif

@@ -1,0 +1,306 @@
+/*
+ * engine_plan.c - plans as this engine's kernels find them: the daemon's image, a mirror a lane.
+ *
+ * A refresh is a kernel in front of a run in its stream: it compares the image's versions with the
+ * mirror's, and copies what differs. Outside of captures it is enqueued when the image has changed
+ * since the last one of the lane. In a capture it is enqueued once, in front of the first run of
+ * the plan in a lane, so that each launch of the graph finds the plan as it is by then.
+ */
+#include "client/cuda/engine.h"
+
+#include "schemas/atomics.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define REFRESH_THREADS 512u
+#define REFRESH_SHARED_BYTES 512u
+#define IMAGE_SPIN_NS 100000u /* while the daemon writes, between two looks whether it lives */
+
+/* ---- the image ---- */
+
+static int map_image(struct attnd_engine *engine, struct engine_plan *plan)
+{
+    struct attnd_fault fault = {0};
+    uint64_t size_bytes;
+    int fd, rc = attnd_plan_image_open(engine->session, plan->handle, &fd, &size_bytes);
+
+    if (rc < 0)
+        return rc;
+    rc = attnd_shm_map(fd, size_bytes, 0, &plan->shm, &fault);
+    if (rc < 0) {
+        close(fd);
+        return attnd_fault_keep(&fault);
+    }
+    plan->image = plan->shm.address;
+    CUresult result =
+        cuMemHostRegister(plan->shm.address, plan->shm.size_bytes,
+                          CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY);
+    if (result == CUDA_SUCCESS)
+        result = cuMemHostGetDevicePointer(&plan->image_at, plan->shm.address, 0);
+    return attnd_engine_fault(result);
+}
+
+static void free_plan(struct engine_plan *plan)
+{
+    while (plan->lanes) {
+        struct engine_lane *at = plan->lanes;
+        plan->lanes = at->next;
+        free(at);
+    }
+    if (plan->image_at)
+        (void)cuMemHostUnregister(plan->shm.address);
+    attnd_shm_unmap(&plan->shm);
+    free(plan);
+}
+
+/* Return: NULL with *code. */
+static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handle, int *code)
+{
+    *code = 0;
+    for (struct engine_plan *plan = engine->plans; plan; plan = plan->next)
+        if (plan->handle == handle)
+            return plan;
+    struct engine_plan *plan = calloc(1, sizeof(*plan));
+    if (plan == NULL) {
+        *code = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0, 0, 0);
+        return NULL;
+    }
+    plan->handle = handle;
+    plan->shm.fd = -1;
+    *code = map_image(engine, plan);
+    if (*code < 0) {
+        free_plan(plan);
+        return NULL;
+    }
+    plan->next = engine->plans;
+    engine->plans = plan;
+    return plan;
+}
+
+static void drop_plan(struct attnd_engine *engine, uint32_t handle)
+{
+    for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
+        struct engine_plan *plan = *link;
+        if (plan->handle != handle)
+            continue;
+        if (plan->runs) /* the service refuses this end */
+            return;
+        *link = plan->next;
+        free_plan(plan); /* its blocks go with the session: a graph may still name them */
+        return;
+    }
+}
+
+void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle)
+{
+    pthread_mutex_lock(&engine->lock);
+    drop_plan(engine, handle);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void attnd_engine_plans_end(struct attnd_engine *engine)
+{
+    while (engine->plans) {
+        struct engine_plan *plan = engine->plans;
+        engine->plans = plan->next;
+        free_plan(plan);
+    }
+}
+
+/* ---- lanes ---- */
+
+/* The plan's capacity, and an arrival counter for each merge that it may have and KV head. */
+static uint64_t mirror_bytes(const struct attnd_plan_image *image, uint32_t heads_kv)
+{
+    const struct attnd_plan_head *head = (const void *)((const char *)image + ATTND_IMAGE_PLAN_AT);
+    const uint64_t merges =
+        (head->merge_parts_offset_bytes - head->merges_offset_bytes) / sizeof(struct attnd_merge);
+    const uint64_t bytes = image->plan_bytes + merges * heads_kv * sizeof(uint32_t);
+
+    return (bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
+}
+
+static int heads_of(struct attnd_engine *engine, uint32_t plan, uint32_t *heads_kv)
+{
+    struct attnd_pool_info info = {.size = sizeof(info)};
+    uint32_t pool;
+    int rc = attnd_plan_pool(engine->session, plan, &pool);
+
+    if (rc == 0)
+        rc = attnd_pool_info(engine->session, pool, &info);
+    *heads_kv = info.desc.heads_kv;
+    return rc;
+}
+
+static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint32_t lane,
+                     struct engine_lane **out)
+{
+    struct engine_lane *at = calloc(1, sizeof(*at));
+    uint32_t heads_kv;
+    int rc = heads_of(engine, plan->handle, &heads_kv);
+
+    if (at == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0, 0, 0);
+    at->lane = lane;
+    struct engine_block *block = NULL, *mirror = NULL;
+    if (rc == 0)
+        block = attnd_engine_alloc(engine, engine->facts.plan_bytes, &rc);
+    if (rc == 0) {
+        at->mirror_bytes = mirror_bytes(plan->image, heads_kv);
+        mirror = attnd_engine_alloc(engine, at->mirror_bytes, &rc);
+    }
+    if (rc < 0) {
+        free(at);
+        return rc;
+    }
+    at->block = block->address;
+    at->mirror = mirror->address;
+    at->next = plan->lanes;
+    *out = plan->lanes = at;
+    return 0;
+}
+
+int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
+                      struct engine_plan **plan, struct engine_lane **at)
+{
+    int rc;
+
+    *plan = find_plan(engine, handle, &rc);
+    if (*plan == NULL)
+        return rc;
+    for (*at = (*plan)->lanes; *at; *at = (*at)->next)
+        if ((*at)->lane == lane)
+            return 0;
+    return make_lane(engine, *plan, lane, at);
+}
+
+/* ---- refreshing ---- */
+
+/* What the image says, read between two equal even numbers. */
+struct image_view {
+    struct attnd_plan_image image;
+    struct attnd_plan_head head;
+    struct attnd_variant variant;
+};
+
+/* Return: 0; -ATTND_E_DISCONNECTED: the daemon ended while it wrote. */
+static int view_image(struct attnd_session *session, const struct attnd_plan_image *image,
+                      struct image_view *view)
+{
+    const char *plan = (const char *)image + ATTND_IMAGE_PLAN_AT;
+    uint32_t sequence;
+
+    do {
+        while ((sequence = attnd_observe32(&image->sequence)) & 1) { /* A1 */
+            int rc = attnd_session_check(session);
+            if (rc == 0 && attnd_session_lost(session))
+                rc = attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
+            if (rc < 0)
+                return rc;
+            (void)attnd_wake_spin(&image->sequence, sequence, IMAGE_SPIN_NS);
+        }
+        memcpy(&view->image, image, sizeof(view->image));
+        memcpy(&view->head, plan, sizeof(view->head));
+        memcpy(&view->variant, plan + sizeof(view->head), sizeof(view->variant));
+        attnd_fence_full();
+    } while (attnd_peek32(&image->sequence) != sequence);
+    return 0;
+}
+
+/* The lane's scratch is of all plans: runs of a lane do not overlap. What is outgrown stays,
+ * because a graph may have captured it. */
+static int size_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wanted)
+{
+    struct engine_block *scratch = engine->scratch[lane];
+    int rc;
+
+    if (scratch && scratch->size_bytes >= wanted)
+        return 0;
+    uint64_t bytes = wanted * 2 > ENGINE_SCRATCH_BYTES_MIN ? wanted * 2 : ENGINE_SCRATCH_BYTES_MIN;
+    scratch = attnd_engine_alloc(engine, bytes, &rc);
+    if (scratch)
+        engine->scratch[lane] = scratch;
+    return rc;
+}
+
+/* Memories that the variant's tables lie in. */
+static int know_tables(struct attnd_engine *engine, const struct image_view *view)
+{
+    const struct attnd_variant_table *tables[] = {&view->variant.sinks, &view->variant.mask,
+                                                  &view->variant.kv_scales};
+    const uint32_t options[] = {ATTND_OPTION_SINKS, ATTND_OPTION_MASK, ATTND_OPTION_HEAD_SCALES};
+    int rc = 0;
+
+    for (uint32_t i = 0; i < 3 && rc == 0; i++)
+        if (view->head.options & options[i])
+            rc = attnd_engine_memory(engine, tables[i]->memory);
+    return rc;
+}
+
+static int launch_refresh(struct attnd_engine *engine, const struct engine_plan *plan,
+                          struct engine_lane *at, CUstream stream)
+{
+    struct attnd_engine_plan place = {.image = plan->image_at,
+                                      .mirror = at->mirror,
+                                      .mirror_bytes = at->mirror_bytes,
+                                      .scratch = engine->scratch[at->lane]->address,
+                                      .scratch_bytes = engine->scratch[at->lane]->size_bytes};
+    void *arguments[] = {&engine->block, &at->block, &place};
+
+    return attnd_engine_fault(cuLaunchKernel(engine->refresh, 1, 1, 1, REFRESH_THREADS, 1, 1,
+                                             REFRESH_SHARED_BYTES, stream, arguments, NULL));
+}
+
+static CUresult capture_of(CUstream stream, uint64_t *id)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t number = 0;
+#if CUDA_VERSION >= 13000
+    CUresult result = cuStreamGetCaptureInfo(stream, &status, &number, NULL, NULL, NULL, NULL);
+#else
+    CUresult result = cuStreamGetCaptureInfo(stream, &status, &number, NULL, NULL, NULL);
+#endif
+    *id = status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : number;
+    return result;
+}
+
+int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
+                         struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures)
+{
+    struct image_view view;
+    uint64_t capture;
+    CUresult result = capture_of(stream, &capture);
+
+    if (result != CUDA_SUCCESS)
+        return attnd_engine_fault(result);
+    *captures = capture != 0;
+    int rc = view_image(engine->session, plan->image, &view);
+    if (rc < 0)
+        return rc;
+    const struct attnd_plan_head *head = &view.head;
+    *kernel = view.image.code ? ATTND_KERNELS
+                              : attnd_kernel_of(head->dim_qk, head->dim_vo, head->dtype,
+                                                head->kv_dtype, head->options);
+    if (view.image.code)
+        return attnd_fault_raise(-(int)view.image.code, ATTND_F_PLAN, 0, plan->handle, 0);
+    const int known = at->set_version == view.image.set_version &&
+                      at->advance_version == view.image.advance_version;
+    if (capture ? at->capture == capture : known)
+        return 0;
+    rc = know_tables(engine, &view);
+    if (rc == 0)
+        rc = size_scratch(engine, at->lane, view.image.scratch_bytes);
+    if (rc == 0)
+        rc = launch_refresh(engine, plan, at, stream);
+    if (rc < 0)
+        return rc;
+    if (capture) {
+        at->capture = capture;
+        return 0;
+    }
+    at->set_version = view.image.set_version;
+    at->advance_version = view.image.advance_version;
+    return 0;
+}

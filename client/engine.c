@@ -1,0 +1,86 @@
+/*
+ * engine.c - what libattnd-cuda needs where the engine's own stream executes launched runs: plans
+ * as the kernels read them, the kernels, and what was prepared.
+ */
+#include "client/internal.h"
+
+#include "schemas/engine.h"
+
+int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
+                        struct attnd_prepare_args *out, uint32_t *plan)
+{
+    pthread_mutex_lock(&session->objects_lock);
+    const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_PREPARED, prepared);
+    const int known = object != NULL;
+    if (known) {
+        *out = object->u.prepared.args;
+        *plan = object->u.prepared.plan;
+    }
+    pthread_mutex_unlock(&session->objects_lock);
+    return known ? 0 : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
+}
+
+int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle)
+{
+    int rc = attnd_session_check(session);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_stream_launcher *launcher = session->launcher;
+    void (*ends)(struct attnd_stream_launcher * launcher, uint32_t handle) =
+        kind == ATTND_OBJECT_PLAN ? session->plan_ends : session->prepared_ends;
+    pthread_mutex_unlock(&session->objects_lock);
+    if (launcher && ends)
+        ends(launcher, handle);
+    return 0;
+}
+
+int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool)
+{
+    pthread_mutex_lock(&session->objects_lock);
+    const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_PLAN, plan);
+    const int known = object != NULL;
+    if (known)
+        *pool = object->u.plan.pool;
+    pthread_mutex_unlock(&session->objects_lock);
+    return known ? 0 : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, plan, 0);
+}
+
+int attnd_plan_image_open(struct attnd_session *session, uint32_t plan, int *fd,
+                          uint64_t *size_bytes)
+{
+    Attnd__PlanImage message = ATTND__PLAN_IMAGE__INIT;
+    message.plan = plan;
+    struct attnd_rpc call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PLAN_IMAGE;
+    call.request.plan_image = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PLAN_IMAGE);
+    if (rc < 0)
+        return rc;
+    const uint64_t bytes = call.reply->plan_image->size_bytes;
+    if (call.fd_count != 1 || bytes < ATTND_IMAGE_PLAN_AT + sizeof(struct attnd_plan_head))
+        return attnd_call_broken(session, &call);
+    *fd = attnd_call_take_fd(&call, 0);
+    *size_bytes = bytes;
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_kernel_file(struct attnd_session *session, uint32_t kernel, int *fd, uint64_t *size_bytes)
+{
+    Attnd__KernelFile message = ATTND__KERNEL_FILE__INIT;
+    message.kernel = kernel;
+    struct attnd_rpc call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_KERNEL_FILE;
+    call.request.kernel_file = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_KERNEL_FILE);
+    if (rc < 0)
+        return rc;
+    const uint64_t bytes = call.reply->kernel_file->size_bytes;
+    if (call.fd_count != 1 || bytes == 0)
+        return attnd_call_broken(session, &call);
+    *fd = attnd_call_take_fd(&call, 0);
+    *size_bytes = bytes;
+    attnd_call_end(session, &call);
+    return 0;
+}

@@ -1,0 +1,107 @@
+/*
+ * engine.h - a run that the engine's own stream executes: what the daemon, libattnd-cuda and the
+ * kernels say to each other about it.
+ *
+ * The daemon shows the engine an *image* of each of its plans: a memfd that only the daemon writes,
+ * with the plan as it lies in the heap that workers read. The engine's kernels copy it to device
+ * memory of the engine's, in the order of its stream, and execute its tiles there.
+ *
+ *   sequence + 1 (odd)     daemon, before it changes anything; then a fence (F1)
+ *   sequence + 1 (even)    R1, when all of it is there
+ *   sequence ... sequence  A1, then a fence: what was copied in between two equal even numbers is
+ *                          whole
+ */
+#ifndef ATTND_SCHEMAS_ENGINE_H
+#define ATTND_SCHEMAS_ENGINE_H
+
+#include "schemas/abi.h"
+#include "schemas/executor.h"
+
+/* In front of a plan's image. */
+struct attnd_plan_image {
+    uint32_t sequence;    /* odd: it is being written */
+    uint32_t code;        /* ATTND_E_*: why there is nothing to execute; 0: the plan is filled */
+    uint64_t set_version; /* as in attnd_plan_head */
+    uint32_t advance_version;
+    uint32_t generation; /* whose lengths are valid */
+    uint32_t items;      /* of an attention run */
+    uint32_t page_size;  /* of the pool */
+    uint64_t plan_bytes; /* the plan's place behind this, capacity */
+    uint64_t scratch_bytes;
+    uint64_t zero[10];
+};
+ATTND_ASSERT_SIZE(attnd_plan_image, 128);
+#define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
+
+/* ---- arguments of the kernels of persistent/cuda/engine ---- */
+
+/* Device memory as the engine sees it, by its number in the session. struct Memory of a worker. */
+struct attnd_engine_memory {
+    uint64_t address;
+    uint64_t size_bytes;
+    uint32_t host; /* 1: it lies behind the bus */
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_engine_memory, 24);
+
+/* Sizes and places that libattnd-cuda allocates and copies by; a symbol of the module. */
+struct attnd_engine_facts {
+    uint64_t session_bytes; /* of a session's block, which begins as zeros */
+    uint64_t resident_at;   /* in it: a worker kernel's first argument */
+    uint64_t templates_at, templates_bytes;
+    uint64_t memories_at; /* struct attnd_engine_memory [ATTND_MEMORIES_MAX] */
+    uint64_t errors_at;   /* uint32 [ATTND_LANES_MAX]: the first failure since it was 0 */
+    uint64_t counts_at;   /* struct attnd_engine_counts */
+    uint64_t plan_bytes;  /* of a plan's block of one lane */
+    uint64_t runs_max;
+};
+ATTND_ASSERT_SIZE(attnd_engine_facts, 72);
+
+/* What a session's kernels have executed. */
+struct attnd_engine_counts {
+    uint64_t runs, tiles, busy_ns, zero;
+};
+ATTND_ASSERT_SIZE(attnd_engine_counts, 32);
+
+/* What a worker kernel says of itself; a symbol of its module. */
+struct attnd_kernel_facts {
+    uint32_t kernel; /* attnd_kernel_number() */
+    uint32_t shared_bytes;
+    uint32_t session_bytes; /* of struct Resident, as it knows it */
+    uint32_t run_bytes;
+};
+ATTND_ASSERT_SIZE(attnd_kernel_facts, 16);
+
+/* A worker kernel's last argument. */
+struct attnd_engine_launch {
+    uint64_t session, plan; /* blocks */
+    uint32_t slot;          /* of the prepared run */
+    uint32_t serial;        /* of the run in that slot, never 0 */
+    uint32_t lane;
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_engine_launch, 32);
+
+/* Where a plan in a lane lies: an argument of its refresh. */
+struct attnd_engine_plan {
+    uint64_t image;  /* the daemon's, as the GPU sees it */
+    uint64_t mirror; /* device memory: plan_bytes, and behind it arrival counters */
+    uint64_t mirror_bytes;
+    uint64_t scratch; /* of the lane */
+    uint64_t scratch_bytes;
+};
+ATTND_ASSERT_SIZE(attnd_engine_plan, 40);
+
+/* A prepared run. Memories are the session's numbers. */
+struct attnd_engine_run {
+    struct attnd_heap_plane k, v; /* of the run's layer */
+    struct attnd_place q, o, lse; /* lse.memory ATTND_NONE: not wanted */
+    uint64_t plan;                /* the plan's block in the run's lane */
+    uint32_t slot, serial, layer;
+    uint32_t page_size, pages, heads_kv;
+    uint32_t dim_qk, dim_vo, kv_dtype;
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_engine_run, 176);
+
+#endif

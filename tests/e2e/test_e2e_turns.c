@@ -1,0 +1,225 @@
+/*
+ * test_e2e_turns.c - the daemon's one thread belongs to everybody: what a client leaves behind is
+ * given back in pieces, and nothing of it stays.
+ */
+#include "client/internal.h"
+#include "tests/support/harness/check.h"
+#include "tests/support/harness/e2e.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define PAGES (1u << 22)
+#define CALL_PAGES 16384u
+#define MEMORIES 700u /* more than a queue of others' descriptors holds, in one session's share */
+
+static struct harness harness;
+
+static int has_leases(const Attnd__Status *status, uint64_t least, uint64_t most)
+{
+    for (size_t i = 0; i < status->n_sessions; i++)
+        if (status->sessions[i]->pages_leased >= least && status->sessions[i]->pages_leased <= most)
+            return status->sessions[i]->dying ? 2 : 1;
+    return 0;
+}
+
+/* A pool of so many pages in a file that is never touched, and a lease of each. */
+static int lease_all(void *context)
+{
+    static int32_t pages[CALL_PAGES];
+    const uint64_t plane_bytes = (uint64_t)PAGES * 16;
+    int file = memfd_create("leases", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    struct attnd_session *session = e2e_open(context);
+    uint32_t memory, pool;
+
+    CHECK(file >= 0 && ftruncate(file, (off_t)(2 * plane_bytes)) == 0);
+    CHECK_EQUAL(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    CHECK_OK(attnd_memory_register(session, file, 2 * plane_bytes, &memory));
+    const struct attnd_plane k = {memory, 0, 16, 16, 16}, v = {memory, plane_bytes, 16, 16, 16};
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = PAGES,
+                                         .page_size = 1,
+                                         .heads_kv = 1,
+                                         .dim_qk = 16,
+                                         .dim_vo = 16,
+                                         .dtype = ATTND_DTYPE_FP8_E4M3,
+                                         .page_owner = ATTND_PAGES_OF_SERVICE,
+                                         .k = &k,
+                                         .v = &v};
+    CHECK_OK(attnd_pool_create(session, &desc, &pool));
+    for (uint32_t i = 0; i < PAGES / CALL_PAGES; i++)
+        CHECK_OK(attnd_pages_alloc(session, pool, CALL_PAGES, pages));
+    pause();
+    return 0;
+}
+
+static int all_are_leased(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int leased = has_leases(status, PAGES, PAGES);
+
+    attnd__status__free_unpacked(status, NULL);
+    return leased;
+}
+
+static void others_are_answered_while_millions_of_leases_are_given_back(void **state)
+{
+    static const char *const options[] = {"--daemon-memory-max", "2G", NULL};
+    int seen = 0, there = 1;
+
+    (void)state;
+    harness_start(&harness, options);
+    pid_t client = harness_fork(lease_all, &harness);
+    harness_eventually(all_are_leased, &harness, 60000, "all pages are leased");
+    harness_kill(client);
+    while (there) { /* each of these is an answer while some are there still */
+        Attnd__Status *status = harness_status(&harness);
+        there = status->n_sessions > 0;
+        seen += has_leases(status, 1, PAGES - 1) == 2;
+        attnd__status__free_unpacked(status, NULL);
+    }
+    CHECK(seen > 0);
+    harness_stop(&harness);
+}
+
+static int descriptors_of(pid_t pid)
+{
+    char path[40];
+    int count = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    DIR *folder = opendir(path);
+    CHECK(folder != NULL);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static int register_many(void *context)
+{
+    struct attnd_session *session = e2e_open(context);
+    uint32_t memory;
+
+    for (uint32_t i = 0; i < MEMORIES; i++) {
+        int file = memfd_create("memory", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+        CHECK(file >= 0 && ftruncate(file, 16 << 20) == 0);
+        CHECK_EQUAL(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+        CHECK_OK(attnd_memory_register(session, file, 16 << 20, &memory));
+        close(file);
+    }
+    pause();
+    return 0;
+}
+
+static int has_all_memories(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int all = status->n_sessions == 2 &&
+                    status->sessions[0]->n_quota_used > 1 && /* memories are the second kind */
+                    status->sessions[0]->quota_used[1] == MEMORIES &&
+                    status->sessions[1]->quota_used[1] == MEMORIES;
+
+    attnd__status__free_unpacked(status, NULL);
+    return all;
+}
+
+static int nothing_is_left(void *context)
+{
+    Attnd__Status *status = harness_status(&harness);
+    const int nothing = status->n_sessions == 0 && status->closing == 0 &&
+                        descriptors_of(harness.daemon) <= *(const int *)context;
+
+    attnd__status__free_unpacked(status, NULL);
+    return nothing;
+}
+
+static void all_memories_of_a_client_that_dies_are_closed(void **state)
+{
+    static const char *const options[] = {"--host-memory-max", "64G", "--memory-max", "32G", NULL};
+    pid_t clients[2];
+
+    (void)state;
+    harness_start(&harness, options);
+    int before = descriptors_of(harness.daemon);
+    for (int i = 0; i < 2; i++)
+        clients[i] = harness_fork(register_many, &harness);
+    harness_eventually(has_all_memories, &harness, 60000, "all memories are registered");
+    for (int i = 0; i < 2; i++)
+        harness_kill(clients[i]);
+    harness_eventually(nothing_is_left, &before, 60000, "all is closed and nothing is counted");
+    harness_stop(&harness);
+}
+
+#define WAITERS 12000
+
+/* As many wait for its pipe as it may have descriptors. */
+static void wait_many_times(int fd)
+{
+    struct rlimit limit;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+
+    CHECK_EQUAL(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < WAITERS; i++) {
+        int copy = dup(fd);
+        CHECK(copy >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0);
+    }
+}
+
+static int log_says(const char *what)
+{
+    char line[512];
+    int says = 0;
+    FILE *log = fopen(harness.log, "re");
+
+    CHECK(log != NULL);
+    while (!says && fgets(line, sizeof(line), log))
+        says = strstr(line, what) != NULL;
+    (void)fclose(log);
+    return says;
+}
+
+static void one_that_many_wait_for_is_woken_by_a_thread_and_still_woken(void **state)
+{
+    struct attnd_completion done;
+    const struct attnd_run_args run = {.size = sizeof(run)};
+    const struct attnd_op op = {0};
+
+    (void)state;
+    harness_start(&harness, NULL);
+    struct attnd_session *session = e2e_open(&harness);
+    wait_many_times(session->notify);
+    for (int i = 0; i < 200;
+         i++) { /* each is refused, and its completion wakes the one that waits */
+        CHECK_OK(attnd_run(session, 1, &run, &op));
+        CHECK_EQUAL(attnd_wait(session, &done, 1, ATTND_FOREVER), 1);
+        CHECK_EQUAL(done.fault.code, -ATTND_E_UNKNOWN);
+    }
+    CHECK(log_says("threads wake processes of user"));
+    attnd_close(session);
+    harness_stop(&harness);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_OWN_TEST(others_are_answered_while_millions_of_leases_are_given_back),
+        E2E_OWN_TEST(all_memories_of_a_client_that_dies_are_closed),
+        E2E_OWN_TEST(one_that_many_wait_for_is_woken_by_a_thread_and_still_woken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
