@@ -61,9 +61,11 @@ static void copy_front(const struct copy *copy, const struct attnd_client *clien
 
     memcpy(copy->to, copy->shape, sizeof(*copy->shape));
     memcpy(&variant, copy->from + sizeof(*copy->shape), sizeof(variant));
-    variant.sinks.memory = handle_of(client, object->tables[0]);
-    variant.mask.memory = handle_of(client, object->tables[1]);
-    variant.kv_scales.memory = handle_of(client, object->tables[2]);
+    variant.mask.memory = handle_of(client, object->tables[ATTND_TABLE_MASK]);
+#define OPTION(name, field, value)
+#define TABLE(name, field, member, elements)                                                       \
+    variant.member.memory = handle_of(client, object->tables[ATTND_TABLE_##name]);
+#include "schemas/options.def"
     memcpy(copy->to + sizeof(*copy->shape), &variant, sizeof(variant));
 }
 
