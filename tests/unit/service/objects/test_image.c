@@ -148,11 +148,13 @@ static struct attnd_batch_view batch_of(uint32_t alike)
 /* As the scheduler sets it. @table: memory of every table of the variant; NULL: it has none. */
 static int set(const struct attnd_batch_view *batch, struct attnd_memory *table)
 {
-    struct attnd_memory *tables[ATTND_TABLES] = {table, table, table};
+    struct attnd_memory *tables[ATTND_TABLES] = {NULL};
     fault = (struct attnd_fault){0};
     object->filled = 0;
-    for (uint32_t i = 0; table && i < ATTND_TABLES; i++)
+    for (uint32_t i = 0; table && i < ATTND_TABLES; i++) {
+        tables[i] = table;
         attnd_memory_ref(table);
+    }
     attnd_planobj_hold(&stage.service, object, tables);
     int rc = attnd_planobj_plan(object, batch, &fault);
     if (rc == 0)
