@@ -73,7 +73,7 @@ install: all install-man
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DESTLIB)/$${so%.0}; done
 	install -Dm644 -t $(DESTLIB)/pkgconfig $(PCS)
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
-	  client/attnd_prefix.h client/attnd_tables.h \
+	  client/attnd_pages.h client/attnd_prefix.h client/attnd_tables.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
 	test ! -d $(BUILD)/kernels || \
