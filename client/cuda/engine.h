@@ -52,6 +52,7 @@ struct engine_plan {
     const struct attnd_plan_image *image;
     CUdeviceptr image_at;
     uint32_t runs; /* resolved, of the plan */
+    int gone;      /* the handle may name another one by now */
     struct engine_lane *lanes;
 };
 

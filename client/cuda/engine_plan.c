@@ -60,7 +60,7 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
 {
     *code = 0;
     for (struct engine_plan *plan = engine->plans; plan; plan = plan->next)
-        if (plan->handle == handle)
+        if (plan->handle == handle && !plan->gone)
             return plan;
     struct engine_plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL) {
@@ -83,12 +83,17 @@ static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
         struct engine_plan *plan = *link;
-        if (plan->handle != handle)
+        if (plan->handle != handle || plan->gone)
             continue;
         if (plan->runs) /* the service refuses this end */
             return;
+        /* A stream or a graph may still have a refresh of it, which reads the image: that goes with
+         * the session, as the blocks do. */
+        plan->gone = 1;
+        if (plan->lanes)
+            return;
         *link = plan->next;
-        free_plan(plan); /* its blocks go with the session: a graph may still name them */
+        free_plan(plan);
         return;
     }
 }
