@@ -319,7 +319,7 @@ static int both_classes(void *context)
     batch.level[0].requests = 8; /* more items than workers, all of one class */
     batch.shape.heads_kv = 8;
     for (uint32_t i = 0; i < 8; i++)
-        batch.level[0].entry[i] = (struct random_entry){.qo_len = 260, .kv_len = {260}};
+        batch.level[0].entry[i] = (struct random_entry){.qo_len = 130, .kv_len = {260}};
     in_a_row(&engine, &batch);
     engine_close(&engine);
     return 0;
