@@ -93,32 +93,50 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * its lengths. An advance during a graph's launch takes effect at an unknown layer: wait for the
  * graph, or for the completion of the advance, before the other begins.
  *
- * A lane has one doorbell: its launches must be in one stream, or ordered by events. Runs on
- * different lanes overlap. The lane's error word has the result of a run; the stream goes on in any
- * case, also when the worker dies, which is answered for it by the next one, and when there is none
- * for 30 s: the launch is given up then, and with it those of the lane behind it, which end at once
- * until it is answered after all or attnd_cuda_lane_error() is asked. The first one after that
- * waits for the answer, again for 30 s at most. So it is under MPS. Without MPS the stream waits by
- * memory operations and gives nothing up: it waits for the next worker, and where the daemon is
- * gone, too, until this process is ended. Under MPS the death of a worker ends this context (see
- * above).
+ * Launches of a lane must be in one stream, or ordered by events. Runs on different lanes overlap.
+ * The lane's error word has the result of a run, and the stream goes on in any case.
+ *
+ * Who executes is decided once a session (attnd_launch.h): the service's worker, which the stream
+ * rings, or the stream itself, by the service's kernels in this context. Of the latter:
+ * - It needs no worker, and no time runs out while it waits for one.
+ * - A graph keeps the kernel that executed the plan when it was captured. After a set that another
+ *   one executes (its types, dimensions or options are others) its runs end with
+ *   -ATTND_E_UNSUPPORTED, and o is not written: capture it again.
+ * - A graph keeps the lane's scratch, too: 64 MiB, or twice what the plan needed when that was
+ * more. After a set that needs more its runs end with -ATTND_E_NO_SPACE.
+ * - A graph may be launched after attnd_unprepare() and attnd_plan_destroy(): -ATTND_E_UNKNOWN.
+ * - The service does not see such runs. attnd_unprepare() does not wait for those that a stream has
+ *   begun: synchronise with it first, before pages, plans and memory are given to something else.
+ *
+ * Where the worker executes, the stream goes on also when that dies, which is answered for it by
+ * the next one, and when there is none for 30 s: the launch is given up then, and with it those of
+ * the lane behind it, which end at once until it is answered after all or attnd_cuda_lane_error()
+ * is asked. The first one after that waits for the answer, again for 30 s at most. So it is under
+ * MPS. Without MPS the stream waits by memory operations and gives nothing up: it waits for the
+ * next worker, and where the daemon is gone, too, until this process is ended. Under MPS the death
+ * of a worker ends this context (see above).
  */
 
 /**
  * attnd_cuda_run_on_stream() - launch a prepared run, and wait for it, in the order of a stream
  * @lane, @prepared: as given to and by attnd_prepare()
  * @stream: of the current context; may be capturing
- * Costs one kernel of one thread on the stream. Outside of a capture it may be there before the
- * kernel in front of it has ended (programmatic dependent launch), and then waits for that; for
+ * Costs one kernel of one thread on the stream where the worker executes. Where the stream does, it
+ * is the kernel that attends, and in front of it one that copies the plan: when that has changed,
+ * and once a capture. Outside of a capture a launch may be there before the kernel in front of it
+ * has ended (programmatic dependent launch), and then waits for that; for
  * what is further in front only as far as that kernel does, if it was itself launched early. The
  * first call of a session also maps its mailbox and loads that kernel, which blocks: make it, or
- * attnd_cuda_stream_open(), before what must not wait. All streams of a session are of one context.
- * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
- * -ATTND_E_INVALID (no context is current, or another one than in the first call);
- * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_launch() launches it; field
- * device: the context is of another GPU (value) than the service's (limit; -1: this process does
- * not see that), and the mailbox is in device memory; what attnd_mailbox() returns;
- * -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
+ * attnd_cuda_stream_open(), before what must not wait. Where the stream executes, so does the first
+ * one of each prepared run, and of a plan that needs a kernel not loaded yet. All streams of a
+ * session are of one context. Threads: any, one at a time for each lane. Return: 0: it is in the
+ * stream; -ATTND_E_RANGE (lane); -ATTND_E_INVALID (no context is current, or another one than in
+ * the first call); where the stream executes, -ATTND_E_UNKNOWN (no such prepared run, or not of
+ * this lane), and why the plan is not filled; -ATTND_E_UNSUPPORTED, field memory: where it lies in
+ * this process is not known, attnd_cuda_export() tells; field backend: the worker is not a GPU's,
+ * attnd_launch() launches it; field device: the context is of another GPU (value) than the
+ * service's (limit; -1: this process does not see that), and the mailbox is in device memory; what
+ * attnd_mailbox() returns; -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
  */
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream);
@@ -126,13 +144,13 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
 /**
  * attnd_cuda_announce() - say that a launch follows in this stream, some 10 to 50 us later
  * The service's kernels are then called at this point of the stream, and are there when the launch
- * comes: it begins some 10 us sooner. In other residencies than `elastic`, without MPS, and while
- * another session launches in turn with this one, nothing is done. Say it in front of the last
- * kernel before the launch, if all CTAs of that kernel fit on the GPU at once: those that are not
- * there yet when the service's kernels come would wait for them. Costs one kernel of one thread on
- * the stream; on another one, which forks in front of that last kernel and for which the launch
- * waits, it costs that kernel nothing. Nothing depends on it: an announcement that no launch
- * follows keeps free SMs for 100 us, and a launch needs none.
+ * comes: it begins some 10 us sooner. In other residencies than `elastic`, without MPS, where
+ * the stream itself executes, and while another session launches in turn with this one, nothing is
+ * done. Say it in front of the last kernel before the launch, if all CTAs of that kernel fit on the
+ * GPU at once: those that are not there yet when the service's kernels come would wait for them.
+ * Costs one kernel of one thread on the stream; on another one, which forks in front of that last
+ * kernel and for which the launch waits, it costs that kernel nothing. Nothing depends on it: an
+ * announcement that no launch follows keeps free SMs for 100 us, and a launch needs none.
  * @stream: of the current context; may be capturing
  * Threads and return: as attnd_cuda_run_on_stream().
  */
@@ -147,7 +165,8 @@ int attnd_cuda_stream_open(struct attnd_session *session);
  * are not waited for, so ask when the run is over.
  * Threads: as above, the context current. Return: 0 none did; its code, for instance
  * -ATTND_E_UNKNOWN (no such prepared run), -ATTND_E_WORKER_RESTARTED (launch it again),
- * -ATTND_E_TIMEOUT (nobody answered for 30 s); -ATTND_E_INVALID; -ATTND_E_DEVICE.
+ * -ATTND_E_TIMEOUT (nobody answered for 30 s; where the stream executes, the daemon was stopped for
+ * 2 s while it wrote the plan); -ATTND_E_INVALID; -ATTND_E_DEVICE.
  */
 int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane);
 

@@ -94,19 +94,24 @@ static int load_file(struct attnd_session *session, uint32_t kernel, CUmodule *m
     return rc;
 }
 
-static CUresult read_facts(CUmodule module, const char *name, void *facts, size_t bytes)
+/* By the engine's own stream: a copy of the default one would end a capture of a stream that is
+ * ordered with that. */
+static CUresult read_facts(const struct attnd_engine *engine, CUmodule module, const char *name,
+                           void *facts, size_t bytes)
 {
     CUdeviceptr at;
     size_t there = 0;
     CUresult result = cuModuleGetGlobal(&at, &there, module, name);
 
     if (result == CUDA_SUCCESS)
-        result = there == bytes ? cuMemcpyDtoH(facts, at, bytes) : CUDA_ERROR_INVALID_IMAGE;
-    return result;
+        result = there == bytes ? cuMemcpyDtoHAsync(facts, at, bytes, engine->stream)
+                                : CUDA_ERROR_INVALID_IMAGE;
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(engine->stream) : result;
 }
 
 /* The facts have the kernel's own name, which may be that of the varied one. */
-static CUresult kernel_facts(CUmodule module, uint32_t number, struct attnd_kernel_facts *facts)
+static CUresult kernel_facts(const struct attnd_engine *engine, CUmodule module, uint32_t number,
+                             struct attnd_kernel_facts *facts)
 {
     char kernel[ATTND_KERNEL_NAME_BYTES], name[64];
     CUresult result = CUDA_ERROR_NOT_FOUND;
@@ -114,7 +119,7 @@ static CUresult kernel_facts(CUmodule module, uint32_t number, struct attnd_kern
     for (; number < ATTND_KERNELS && result == CUDA_ERROR_NOT_FOUND;
          number += ATTND_KERNELS_PLAIN) {
         (void)snprintf(name, sizeof(name), "attnd_facts_%s", attnd_kernel_name(number, kernel));
-        result = read_facts(module, name, facts, sizeof(*facts));
+        result = read_facts(engine, module, name, facts, sizeof(*facts));
     }
     return result;
 }
@@ -127,7 +132,7 @@ static int load_kernel(struct attnd_engine *engine, uint32_t number, struct engi
 
     if (rc < 0)
         return rc;
-    CUresult result = kernel_facts(module, number, &facts);
+    CUresult result = kernel_facts(engine, module, number, &facts);
     if (result == CUDA_SUCCESS && facts.session_bytes != engine->facts.session_bytes)
         result = CUDA_ERROR_INVALID_IMAGE;
     if (result == CUDA_SUCCESS)
@@ -181,8 +186,9 @@ static CUresult encode_templates(struct attnd_engine *engine)
     if (result == CUDA_SUCCESS && engine->facts.templates_bytes != sizeof(maps))
         result = CUDA_ERROR_INVALID_IMAGE;
     if (result == CUDA_SUCCESS)
-        result = cuMemcpyHtoD(engine->block + engine->facts.templates_at, maps, sizeof(maps));
-    return result;
+        result = cuMemcpyHtoDAsync(engine->block + engine->facts.templates_at, maps, sizeof(maps),
+                                   engine->stream);
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(engine->stream) : result;
 }
 
 static int count_workers(struct attnd_engine *engine)
@@ -200,8 +206,8 @@ static int count_workers(struct attnd_engine *engine)
 static CUresult find_functions(struct attnd_engine *engine)
 {
     CUmodule module = engine->module;
-    CUresult result =
-        read_facts(module, "attnd_engine_facts_here", &engine->facts, sizeof(engine->facts));
+    CUresult result = read_facts(engine, module, "attnd_engine_facts_here", &engine->facts,
+                                 sizeof(engine->facts));
 
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&engine->open, module, "attnd_engine_open");

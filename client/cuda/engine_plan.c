@@ -60,7 +60,7 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
 {
     *code = 0;
     for (struct engine_plan *plan = engine->plans; plan; plan = plan->next)
-        if (plan->handle == handle)
+        if (plan->handle == handle && !plan->gone)
             return plan;
     struct engine_plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL) {
@@ -79,12 +79,18 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
     return plan;
 }
 
-/* But those that a graph may still name, which go with the session. */
+static int is_captured(const struct engine_plan *plan)
+{
+    for (const struct engine_lane *at = plan->lanes; at; at = at->next)
+        if (at->capture)
+            return 1;
+    return 0;
+}
+
+/* Behind what streams still have of the plan. */
 static void free_blocks(struct attnd_engine *engine, const struct engine_plan *plan)
 {
     for (const struct engine_lane *at = plan->lanes; at; at = at->next) {
-        if (at->capture)
-            continue;
         attnd_engine_wait(engine, at->lane);
         attnd_engine_free(engine, at->block);
         attnd_engine_free(engine, at->mirror);
@@ -95,10 +101,14 @@ static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
         struct engine_plan *plan = *link;
-        if (plan->handle != handle)
+        if (plan->handle != handle || plan->gone)
             continue;
         if (plan->runs) /* the service refuses this end */
             return;
+        if (is_captured(plan)) { /* a graph may refresh it still: it goes with the session */
+            plan->gone = 1;
+            return;
+        }
         *link = plan->next;
         free_blocks(engine, plan);
         free_plan(plan);

@@ -188,24 +188,30 @@ static void end_in_context(struct attnd_stream_launcher *launcher)
     (void)cuCtxPopCurrent(&context);
 }
 
-/* A prepared run or a plan ends. */
+/* A prepared run or a plan ends, maybe while another thread captures. */
 static void prepared_ends(struct attnd_stream_launcher *launcher, uint32_t prepared)
 {
     CUcontext context = NULL;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
     if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
         return;
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
     attnd_engine_unprepare(launcher->engine, prepared);
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
     (void)cuCtxPopCurrent(&context);
 }
 
 static void plan_ends(struct attnd_stream_launcher *launcher, uint32_t plan)
 {
     CUcontext context = NULL;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
     if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
         return;
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
     attnd_engine_plan_ends(launcher->engine, plan);
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
     (void)cuCtxPopCurrent(&context);
 }
 

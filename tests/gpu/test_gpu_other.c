@@ -119,13 +119,20 @@ static void refused(int rc, int error, uint32_t field, int value, int limit, con
     CHECK_EQUAL(fault.limit, limit);
 }
 
-/* In its stream a lane is rung and answered. */
+/* In its stream a lane is rung and answered. Where the engine itself executes, the call knows that
+ * there is no such run. */
 static void rings(struct attnd_session *session)
 {
+    struct attnd_info info = {.size = sizeof(info)};
     CUstream stream;
 
     CHECK_OK(attnd_cuda_stream_open(session));
+    CHECK_OK(attnd_info(session, &info));
     CHECK_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (info.executor == ATTND_EXECUTE_ENGINE) {
+        CHECK_ERROR(attnd_cuda_run_on_stream(session, 0, NOBODY, stream), ATTND_E_UNKNOWN);
+        return;
+    }
     CHECK_OK(attnd_cuda_run_on_stream(session, 0, NOBODY, stream));
     CHECK_CUDA(cuStreamSynchronize(stream));
     CHECK_ERROR(attnd_cuda_lane_error(session, 0), ATTND_E_UNKNOWN);

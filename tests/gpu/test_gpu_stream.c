@@ -136,6 +136,7 @@ static void runs_of_small_layers_share_a_gang(void **state)
     struct history *history = history_new(*state, 100);
     const uint32_t before = kernels_launched(*state);
 
+    history->execute = ATTND_EXECUTE_SERVICE;
     if (!gpu_under_mps() || getenv("ATTND_TEST_RESERVE")) {
         puts("gangs are shared under MPS, where none is reserved");
         return;
@@ -175,6 +176,8 @@ static int ring_nothing(void *context)
 static void a_ring_of_nothing_is_an_error_of_the_lane(void **state)
 {
     struct history *history = history_new(*state, 1);
+
+    history->execute = ATTND_EXECUTE_SERVICE;
     CHECK_EQUAL(harness_join(harness_fork(ring_nothing, history), CLIENT_MS), 0);
 }
 

@@ -221,8 +221,10 @@ void decoder_advance(const struct decoder *decoder, uint32_t step)
 
 void decoder_open(struct decoder *decoder, struct history *history)
 {
-    const struct attnd_open_args args = {
-        .size = sizeof(args), .socket_path = history->harness->socket, .name = "decoder"};
+    const struct attnd_open_args args = {.size = sizeof(args),
+                                         .socket_path = history->harness->socket,
+                                         .name = "decoder",
+                                         .execute = history->execute};
 
     *decoder = (struct decoder){.history = history};
     gpu_open();

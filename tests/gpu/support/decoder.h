@@ -30,6 +30,7 @@
 struct history {
     const struct harness *harness;
     uint32_t replays, stop, others, next_judge;
+    uint32_t execute; /* enum attnd_executor that the engine asks for */
     int32_t page[DECODER_REQUESTS][DECODER_PAGES_EACH];
     uint16_t k[DECODER_LAYERS][DECODER_REQUESTS][DECODER_TOKENS_MAX][DECODER_ROW],
         v[DECODER_LAYERS][DECODER_REQUESTS][DECODER_TOKENS_MAX][DECODER_ROW];

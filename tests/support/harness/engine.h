@@ -40,8 +40,20 @@ struct engine_mirror {
     uint64_t device_address, size_bytes;
 };
 
+struct trial;
+
+/* How runs of an engine's trials are executed, if not by attnd_run(). What is before a run in its
+ * trial is over when it is called. */
+struct engine_runner {
+    int (*run)(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane);
+    /* All runs of the trial are over. Return: 0, or the first one's code. */
+    int (*settle)(struct trial *trial);
+    void (*end)(struct trial *trial); /* nothing names the trial's plan any more */
+};
+
 struct engine {
     const struct engine_device *device; /* NULL: all is host memory, and mapped */
+    const struct engine_runner *runner; /* NULL: attnd_run() */
     struct engine_mirror memory_mirror; /* of `memory` */
     struct engine_mirror pool_mirror;   /* of a pool's own memory; bytes NULL: none */
     struct attnd_session *session;

@@ -104,7 +104,8 @@ static void notify_open(struct harness *harness)
  * everywhere. A GPU's worker takes --threads for a limit of its SMs, and is to have them all. */
 static int backend_options(const char **arguments, int count)
 {
-    const char *backend = getenv("ATTND_TEST_BACKEND"), *reserve = getenv("ATTND_TEST_RESERVE");
+    const char *backend = getenv("ATTND_TEST_BACKEND"), *reserve = getenv("ATTND_TEST_RESERVE"),
+               *execute = getenv("ATTND_TEST_EXECUTE");
 
     if (backend) {
         arguments[count++] = "--backend";
@@ -116,6 +117,10 @@ static int backend_options(const char **arguments, int count)
     } else if (reserve) {
         arguments[count++] = "--reserve";
         arguments[count++] = reserve;
+    }
+    if (execute) {
+        arguments[count++] = "--execute";
+        arguments[count++] = execute;
     }
     return count;
 }

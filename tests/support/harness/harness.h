@@ -4,8 +4,9 @@
  * Nothing outlives the test: daemon and clients die with the test program (PR_SET_PDEATHSIG), the
  * program adopts orphans, and harness_stop() fails if a process is left. Programs are looked for in
  * the folder $ATTND_BIN, else two folders above the test program. $ATTND_TEST_BACKEND is the
- * daemon's --backend. When a check fails, the logs of the daemons that run are printed with it;
- * with $ATTND_TEST_LOGS they are all kept in that folder, as attnd-test-XXXXXX.log.
+ * daemon's --backend, $ATTND_TEST_EXECUTE its --execute. When a check fails, the logs of the
+ * daemons that run are printed with it; with $ATTND_TEST_LOGS they are all kept in that folder, as
+ * attnd-test-XXXXXX.log.
  */
 #ifndef ATTND_TESTS_SUPPORT_HARNESS_HARNESS_H
 #define ATTND_TESTS_SUPPORT_HARNESS_HARNESS_H

@@ -53,24 +53,9 @@ void launched_close_all(struct engine *engine, struct trial *trial,
     launched_close(engine, trial);
 }
 
-static struct attnd_tensor at(const struct trial *trial, uint64_t offset_bytes)
-{
-    return (struct attnd_tensor){.memory = trial->engine->memory,
-                                 .offset_bytes = trial->engine->rows_offset_bytes + offset_bytes};
-}
-
 int launched_prepare(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t *prepared)
 {
-    const struct trial_place *place = &trial->place[0][layer];
-    struct attnd_prepare_args args = {.size = sizeof(args),
-                                      .layer = layer,
-                                      .lane = lane,
-                                      .q = at(trial, place->q),
-                                      .o = at(trial, place->o)};
-
-    if (trial->batch.want_lse)
-        args.lse = at(trial, place->lse);
-    return attnd_prepare(trial->engine->session, trial->plan, &args, prepared);
+    return trial_prepare(trial, 0, layer, lane, prepared);
 }
 
 void launched_prepare_all(const struct trial *trial, uint32_t lane,

@@ -32,7 +32,7 @@ void trial_begin(struct trial *trial, struct engine *engine, const struct random
     memset(trial, 0, sizeof(*trial));
     trial->engine = engine;
     trial->batch = *batch;
-    trial->quiet = (int)batch->quiet;
+    trial->quiet = (int)batch->quiet && !engine->runner; /* which waits for what is before a run */
     trial->rows = random_batch_rows(batch);
     trial->rows_end = rows_begin;
     engine_pool(engine, &batch->shape);
@@ -55,6 +55,8 @@ void trial_forget(struct trial *trial)
 
 void trial_end(struct trial *trial)
 {
+    if (trial->engine->runner)
+        trial->engine->runner->end(trial);
     trial_poison_pages(trial);
     engine_push(trial->engine);
     if (trial->plan != trial->engine->plan)
@@ -64,6 +66,8 @@ void trial_end(struct trial *trial)
 
 int trial_judge(struct trial *trial)
 {
+    if (trial_settle(trial))
+        return 1;
     for (uint32_t step = 0; step < trial->batch.steps; step++)
         for (uint32_t layer = 0; layer < trial->batch.shape.layers; layer++) {
             trial_store(trial, step, layer);

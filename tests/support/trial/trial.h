@@ -72,6 +72,10 @@ int trial_submit_append(struct trial *trial, uint32_t step, uint32_t layer, uint
 int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
                      uint32_t flags);
 
+/** trial_prepare() - the run of @step and @layer, for @lane. Return: as attnd_prepare(). */
+int trial_prepare(const struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
+                  uint32_t *prepared);
+
 /** trial_submit_as() - a run of step 0 with an operation of the caller's, who also collects its
  * completion. */
 int trial_submit_as(const struct trial *trial, uint32_t layer, const struct attnd_op *op);
@@ -81,6 +85,10 @@ int trial_submit_as(const struct trial *trial, uint32_t layer, const struct attn
 int trial_submit(struct trial *trial);
 /** trial_await() - collect every completion that is due. Return: 0; 1 with why. */
 int trial_await(struct trial *trial);
+
+/** trial_settle() - runs of the engine's runner are over, and their outputs are here; it does
+ * nothing for other engines. Return: 0; 1 with why. */
+int trial_settle(struct trial *trial);
 
 /** trial_store() - bring the shadow to where it is after @step's append of @layer. */
 void trial_store(struct trial *trial, uint32_t step, uint32_t layer);

@@ -196,10 +196,28 @@ static int run(const struct trial *trial, uint32_t step, uint32_t layer, const s
     return attnd_run(trial->engine->session, trial->plan, &args, op);
 }
 
+int trial_prepare(const struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
+                  uint32_t *prepared)
+{
+    const struct trial_place *place = &trial->place[step][layer];
+    struct attnd_prepare_args args = {.size = sizeof(args),
+                                      .layer = layer,
+                                      .lane = lane,
+                                      .q = at(trial, place->q),
+                                      .o = at(trial, place->o)};
+
+    if (trial->batch.want_lse)
+        args.lse = at(trial, place->lse);
+    return attnd_prepare(trial->engine->session, trial->plan, &args, prepared);
+}
+
 int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
                      uint32_t flags)
 {
     const struct attnd_op op = op_of(trial, lane, flags);
+
+    if (trial->engine->runner)
+        return trial->engine->runner->run(trial, step, layer, lane);
     return submitted(trial, flags, run(trial, step, layer, &op));
 }
 
@@ -236,6 +254,8 @@ int trial_submit(struct trial *trial)
         for (uint32_t layer = 0; layer < batch->shape.layers; layer++) {
             if (batch->append &&
                 refused(trial, "append", trial_submit_append(trial, step, layer, lane, flags)))
+                return 1;
+            if (trial->engine->runner && trial_await(trial))
                 return 1;
             if (refused(trial, "run", trial_submit_run(trial, step, layer, lane, 0)))
                 return 1;
@@ -285,5 +305,18 @@ int trial_await(struct trial *trial)
     snprintf(trial->why, sizeof(trial->why), "%s completed with %s",
              names[trial->failure.operation <= ATTND_RUN ? trial->failure.operation : 0],
              attnd_fault_string(fault, sentence, sizeof(sentence)));
+    return 1;
+}
+
+int trial_settle(struct trial *trial)
+{
+    const struct engine_runner *runner = trial->engine->runner;
+    const int code = runner ? runner->settle(trial) : 0;
+
+    if (runner)
+        engine_pull(trial->engine);
+    if (code == 0)
+        return 0;
+    snprintf(trial->why, sizeof(trial->why), "a run ended with %s", attnd_error_name(code));
     return 1;
 }
