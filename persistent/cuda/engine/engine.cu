@@ -322,8 +322,12 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
             refresh->many = 1;
     if (threadIdx.x < 32)
         mirror_lengths(copy, refresh->generation, refresh->page_size, fresh, threadIdx.x);
-    if (refresh_torn(plan, refresh))
+    if (refresh_torn(plan, refresh)) {
+        /* Entries may say that page ids are here which were not there yet: all of it once more. */
+        if (threadIdx.x == 0)
+            plan->set_version = 0;
         return false;
+    }
     refresh_words(session, plan, *refresh);
     __syncthreads();
     refresh_first(plan, *refresh, engine_resident(session)->workers);
