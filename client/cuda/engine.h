@@ -141,8 +141,8 @@ void attnd_engine_plans_end(struct attnd_engine *engine);
 /** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself. */
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
                      CUstream stream);
-/** attnd_engine_unprepare() - clears the run's slot. What begins later in a stream or a graph finds
- * it gone (-ATTND_E_UNKNOWN of its lane); what has begun goes on. */
+/** attnd_engine_unprepare() - waits for the lane's launches outside of captures, and clears the
+ * run's slot: a graph that launches it later finds it gone (-ATTND_E_UNKNOWN of its lane). */
 void attnd_engine_unprepare(struct attnd_engine *engine, uint32_t prepared);
 
 #endif
