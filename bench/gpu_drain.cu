@@ -51,26 +51,11 @@ struct Options {
     uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
 };
 
-void must(cudaError_t error, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
-    exit(1);
-}
-#define MUST(call) must((call), __LINE__)
-
 uint64_t now_ns()
 {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
-}
-
-template <typename Value> Value median(std::vector<Value> values)
-{
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
 }
 
 /* ---- the ceiling ------------------------------------------------------------------------------
@@ -447,49 +432,6 @@ attnd_engine_run engine_run_of(const Bench &b, uint32_t layer)
     return run;
 }
 
-/* Return: us of a launch of the graph. */
-double graph_us(cudaGraphExec_t graph, cudaStream_t stream, uint32_t rounds)
-{
-    cudaEvent_t begin, end;
-    std::vector<float> times;
-    MUST(cudaEventCreate(&begin));
-    MUST(cudaEventCreate(&end));
-    for (uint32_t i = 0; i < rounds + 2; i++) {
-        float ms;
-        MUST(cudaEventRecord(begin, stream));
-        MUST(cudaGraphLaunch(graph, stream));
-        MUST(cudaEventRecord(end, stream));
-        MUST(cudaEventSynchronize(end));
-        MUST(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= 2)
-            times.push_back(ms);
-    }
-    return 1e3 * median(times);
-}
-
-constexpr uint64_t weights_bytes = 96ull << 20;
-
-cudaGraphExec_t capture(const Bench &b, OwnLaunches *own, cudaStream_t stream)
-{
-    const uint4 *weights = reinterpret_cast<const uint4 *>(b.weights);
-    uint32_t *word = reinterpret_cast<uint32_t *>(b.weights);
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    if (own)
-        own->refresh(stream);
-    for (uint32_t layer = 0; layer < 4 * b.shape.layers; layer++) {
-        engine_kernel<<<132, 1024, 0, stream>>>(weights, weights_bytes / 16, word);
-        if (own)
-            MUST(own->launch(layer % b.shape.layers, stream));
-        engine_kernel<<<132, 256, 0, stream>>>(weights, 0, word);
-    }
-    MUST(cudaStreamEndCapture(stream, &graph));
-    MUST(cudaGraphInstantiate(&executable, graph, 0));
-    MUST(cudaGraphDestroy(graph));
-    return executable;
-}
-
 bool bench_engine(Bench &b, const Options &options, double device_us)
 {
     const Shape &s = b.shape;
@@ -512,10 +454,10 @@ bool bench_engine(Bench &b, const Options &options, double device_us)
     MUST(cudaMalloc(&b.weights, weights_bytes));
     MUST(cudaMemset(b.weights, 0, weights_bytes));
     double us[2];
-    cudaGraphExec_t without = capture(b, nullptr, b.streams[0]);
+    cudaGraphExec_t without = capture(b.weights, s.layers, nullptr, b.streams[0]);
     for (uint32_t way = 0; way < 2; way++) {
         own.early = way;
-        cudaGraphExec_t with = capture(b, &own, b.streams[0]);
+        cudaGraphExec_t with = capture(b.weights, s.layers, &own, b.streams[0]);
         const double whole = graph_us(with, b.streams[0], 12);
         us[way] = (whole - graph_us(without, b.streams[0], 12)) / (4 * s.layers) - device_us;
         cudaGraphExecDestroy(with);

@@ -9,6 +9,26 @@
 #include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+inline void must(cudaError_t error, int line)
+{
+    if (error == cudaSuccess)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
+    exit(1);
+}
+#define MUST(call) must((call), __LINE__)
+
+template <typename Value> Value median(std::vector<Value> values)
+{
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
 extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers);
 extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session,
                                                 attnd_engine_run run);
@@ -122,6 +142,52 @@ __global__ void engine_kernel(const uint4 *weights, uint64_t count, uint32_t *wo
         sum ^= __ldcs(weights + i).x;
     if (sum == 0x12345)
         *word = sum;
+}
+
+/* Return: us of a launch of the graph. */
+inline double graph_us(cudaGraphExec_t graph, cudaStream_t stream, uint32_t rounds)
+{
+    cudaEvent_t begin, end;
+    std::vector<float> times;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    for (uint32_t i = 0; i < rounds + 2; i++) {
+        float ms;
+        MUST(cudaEventRecord(begin, stream));
+        MUST(cudaGraphLaunch(graph, stream));
+        MUST(cudaEventRecord(end, stream));
+        MUST(cudaEventSynchronize(end));
+        MUST(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 2)
+            times.push_back(ms);
+    }
+    return 1e3 * median(times);
+}
+
+/* A layer's, read in front of each run. */
+constexpr uint64_t weights_bytes = 96ull << 20;
+
+/* Four runs of each layer; @own NULL: the same without the runs. */
+inline cudaGraphExec_t capture(const char *from, uint32_t layers, OwnLaunches *own,
+                               cudaStream_t stream)
+{
+    const uint4 *weights = reinterpret_cast<const uint4 *>(from);
+    uint32_t *word = reinterpret_cast<uint32_t *>(const_cast<char *>(from));
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    if (own)
+        own->refresh(stream);
+    for (uint32_t layer = 0; layer < 4 * layers; layer++) {
+        engine_kernel<<<132, 1024, 0, stream>>>(weights, weights_bytes / 16, word);
+        if (own)
+            MUST(own->launch(layer % layers, stream));
+        engine_kernel<<<132, 256, 0, stream>>>(weights, 0, word);
+    }
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&executable, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    return executable;
 }
 
 #endif

@@ -575,7 +575,7 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 #endif
 
 #include "attnd_launch.h" /* launched runs: for CUDA streams and graphs */
-#include "attnd_pages.h" /* leases of pages that the service owns */
+#include "attnd_pages.h"  /* leases of pages that the service owns */
 #include "attnd_prefix.h" /* one prefix cache for all engines of a pool */
 
 #endif

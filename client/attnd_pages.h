@@ -8,11 +8,14 @@
 #ifndef ATTND_PAGES_H
 #define ATTND_PAGES_H
 
-#include "attnd.h"
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct attnd_session; /* attnd.h */
+struct attnd_token;
 
 #define ATTND_LEASE_PAGES_MAX 16384u
 

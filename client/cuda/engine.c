@@ -127,7 +127,7 @@ static CUresult kernel_facts(const struct attnd_engine *engine, CUmodule module,
 static int load_kernel(struct attnd_engine *engine, uint32_t number, struct engine_kernel *kernel)
 {
     struct attnd_kernel_facts facts;
-    CUmodule module;
+    CUmodule module = NULL;
     int rc = load_file(engine->session, number, &module);
 
     if (rc < 0)
@@ -251,7 +251,7 @@ int attnd_engine_open(struct attnd_session *session, CUstream stream, struct att
         rc = count_workers(engine);
     if (rc == 0)
         rc = make_block(engine);
-    if (rc == 0 && (engine->runs = calloc(engine->facts.runs_max, sizeof(*engine->runs))) == NULL)
+    if (rc == 0 && (engine->runs = calloc(engine->facts.runs_max, sizeof(void *))) == NULL)
         rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     if (rc < 0) {
         attnd_engine_end(engine);

@@ -133,6 +133,8 @@ int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lan
  * stream capture; or a fault. */
 int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
                          struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures);
+/** attnd_engine_has_tables() - 1: runs of the plan look up sinks, masks or scales. */
+int attnd_engine_has_tables(const struct engine_plan *plan);
 void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle);
 void attnd_engine_plans_end(struct attnd_engine *engine);
 

@@ -174,7 +174,7 @@ static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint
         at->mirror_bytes = mirror_bytes(plan->image, heads_kv);
         mirror = attnd_engine_alloc(engine, at->mirror_bytes, &rc);
     }
-    if (rc < 0) {
+    if (block == NULL || mirror == NULL) {
         free(at);
         return rc;
     }
@@ -260,6 +260,15 @@ static int know_tables(struct attnd_engine *engine, const struct image_view *vie
         if (view->head.options & options[i])
             rc = attnd_engine_memory(engine, tables[i]->memory);
     return rc;
+}
+
+int attnd_engine_has_tables(const struct engine_plan *plan)
+{
+    const struct attnd_plan_head *head =
+        (const void *)((const char *)plan->image + ATTND_IMAGE_PLAN_AT);
+
+    return (head->options & (ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES)) !=
+           0;
 }
 
 static int launch_refresh(struct attnd_engine *engine, const struct engine_plan *plan,

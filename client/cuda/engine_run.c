@@ -10,6 +10,7 @@
 
 #include "schemas/atomics.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -52,6 +53,8 @@ static int describe(struct attnd_engine *engine, uint32_t plan,
 
     if (rc == 0)
         rc = attnd_pool_info(engine->session, pool, &info);
+    if (rc == 0 && (info.desc.k == NULL || args->layer >= info.desc.layers))
+        rc = attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYER, 0, args->layer, info.desc.layers);
     if (rc < 0)
         return rc;
     *run = (struct attnd_engine_run){.k = plane_of(&info.desc.k[args->layer]),
@@ -83,6 +86,9 @@ static int resolve(struct attnd_engine *engine, uint32_t prepared, uint32_t slot
         rc = describe(engine, plan, &args, &run);
     if (rc < 0)
         return rc;
+    assert(own->at != NULL);
+    if (attnd_engine_has_tables(own->plan)) /* the run looks into a mirror that a refresh writes */
+        attnd_engine_wait(engine, args.lane);
     if (++engine->serial == 0)
         engine->serial = 1;
     run.plan = own->at->block;

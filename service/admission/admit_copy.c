@@ -1,8 +1,8 @@
 /*
  * admit_copy.c - ranges of a client's arena, and where the copies go.
  */
-#include "service/admission/admit_internal.h"
 #include "ipc/closer.h"
+#include "service/admission/admit_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

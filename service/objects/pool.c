@@ -8,9 +8,9 @@
  */
 #include "service/objects/pool.h"
 
-#include "service/admission/admit.h"
 #include "ipc/closer.h"
 #include "schemas/attnd.pb-c.h"
+#include "service/admission/admit.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 

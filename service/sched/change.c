@@ -99,10 +99,8 @@ static int check_leases(struct attnd_sched_op *op)
 {
     struct attnd_client_lanes *session = op->lane->session;
     struct attnd_works *works = attnd_sched_works(session);
-    int rc;
 
-    while ((rc = attnd_planobj_check(op->plan, &op->admitted->u.batch, &op->cursor, &op->fault)) >
-           0)
+    while (attnd_planobj_check(op->plan, &op->admitted->u.batch, &op->cursor, &op->fault) > 0)
         if (attnd_work_spent(works)) {
             op->plan->planning = 1;
             return 1;

@@ -43,7 +43,7 @@ int attnd_session_close_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, close_work));
+                                              offsetof(struct attnd_client_lanes, close_work));
     struct attnd_scheduler *scheduler = session->scheduler;
 
     while (close_some(session))

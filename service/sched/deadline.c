@@ -87,7 +87,7 @@ int attnd_deadline_expire_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, expire_work));
+                                              offsetof(struct attnd_client_lanes, expire_work));
     struct attnd_works *works = attnd_sched_works(session);
     struct attnd_sched_op *op;
 

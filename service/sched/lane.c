@@ -251,7 +251,7 @@ int attnd_lane_ready_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, lanes_work));
+                                              offsetof(struct attnd_client_lanes, lanes_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     session->scheduler->now_ns = 0;
@@ -322,7 +322,7 @@ int attnd_lane_retry_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, retry_work));
+                                              offsetof(struct attnd_client_lanes, retry_work));
 
     session->scheduler->now_ns = 0;
     /* Each blocked lane once: those still blocked come to stand behind the count. */

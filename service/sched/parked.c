@@ -12,6 +12,7 @@
 #include "service/objects/lease.h"
 #include "service/sched/lanes.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +168,7 @@ int attnd_prefix_leave_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, leave_work));
+                                              offsetof(struct attnd_client_lanes, leave_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     while (session->leaving) {
@@ -245,12 +246,14 @@ int attnd_prefix_wake_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, wake_work));
+                                              offsetof(struct attnd_client_lanes, wake_work));
     struct attnd_works *works = attnd_sched_works(session);
 
     session->scheduler->now_ns = 0;
     while (session->woken) {
+        const struct attnd_prefix_parked *first = session->woken;
         (void)resume(session->woken);
+        assert(session->woken != first);
         if (attnd_work_spent(works))
             break;
     }

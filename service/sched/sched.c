@@ -84,7 +84,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     uint32_t ops = client->ring_entries;
     struct attnd_client_lanes *session;
     const uint64_t session_bytes =
-        sizeof(*session) + ops * (sizeof(session->ops[0]) + sizeof(*session->deadlines.heap));
+        sizeof(*session) + ops * (sizeof(session->ops[0]) + sizeof(void *) /* its deadline */);
     const uint64_t bytes = session_bytes + ops * sizeof(*session->results.mark);
     int rc = attnd_quota_charge(client, bytes, fault);
     if (rc < 0)

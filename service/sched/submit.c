@@ -290,7 +290,7 @@ int attnd_submit_go(struct attnd_work *work)
 {
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
-                                               offsetof(struct attnd_client_lanes, ring_work));
+                                              offsetof(struct attnd_client_lanes, ring_work));
 
     session->scheduler->moved += attnd_submit_sweep(session);
     return 0; /* the next sweep looks at the ring again */

@@ -5,8 +5,8 @@
  * What is admitted lies in private memory, has as many keys and pages as it says, and names pages
  * of the pool only.
  */
-#include "ipc/admit.h"
 #include "schemas/abi.h"
+#include "service/admission/admit.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/rigs/plan_case.h"
 

@@ -1,6 +1,5 @@
 import attnd
 import numpy as np
-
 session = attnd.Session()
 pool = attnd.PagePool(session, layers=4, pages=64, page_size=16, num_kv_heads=2, head_dim=64)
 attention = attnd.BatchAttention(pool)

@@ -336,7 +336,7 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
         plan->advance_version = refresh->advance_version;
     }
     __syncthreads();
-    if (fresh && (head->options & (looked_up_options | ATTND_OPTION_SINKS)))
+    if (fresh) /* runs may have those of the set before, also where this one has none */
         for (uint32_t slot = threadIdx.x; slot < prepared_max; slot += refresh_threads)
             if (session->runs[slot].plan == plan)
                 engine_tables(session, slot);

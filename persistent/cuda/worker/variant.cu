@@ -68,8 +68,7 @@ Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
 /* For engines that launch the kernel themselves: they are given this object's device code. */
 #define FACTS(dim, type, policy) PASTE4(attnd_facts_, dim, type, policy)
 extern "C" {
-__device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE,
-                                               ATTND_VARIANT_POLICY) = {
+__device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY) = {
     attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
     attnd::tile_bytes<ATTND_VARIANT_DIM>,
     sizeof(attnd::EngineSession) + sizeof(attnd::Resident),

@@ -32,7 +32,10 @@ static int run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane
     if (rc < 0)
         return rc;
     runs.prepared[runs.count++] = prepared;
-    return attnd_cuda_run_on_stream(trial->engine->session, lane, prepared, runs.stream);
+    rc = attnd_cuda_run_on_stream(trial->engine->session, lane, prepared, runs.stream);
+    /* A run that has not begun takes the lengths of the next advance. */
+    CHECK_CUDA(cuStreamSynchronize(runs.stream));
+    return rc;
 }
 
 static int settle(struct trial *trial)

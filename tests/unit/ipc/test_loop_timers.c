@@ -130,7 +130,7 @@ static void timers_fire_as_a_sorted_list_would_have_them(void **state)
     for (uint32_t i = 0; i < TIMERS; i++)
         if (!ticks[i].gone)
             wanted[count++] = &ticks[i];
-    qsort(wanted, count, sizeof(wanted[0]), by_time);
+    qsort(wanted, count, sizeof(void *), by_time);
     attnd_loop_watch_timer(loop, attnd_clock_ns() + 20 * MS, stop, NULL);
     run();
     assert_int_equal(fired_count, count);
