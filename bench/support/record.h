@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define BENCH_RECORDS_MAX 64
+#define BENCH_RECORDS_MAX 192
 
 struct bench_record {
     char name[64]; /* suite.figure, unit last: "plan.advance_us" */
