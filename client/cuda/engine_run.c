@@ -53,10 +53,10 @@ static int describe(struct attnd_engine *engine, uint32_t plan,
 
     if (rc == 0)
         rc = attnd_pool_info(engine->session, pool, &info);
-    if (rc == 0 && (info.desc.k == NULL || info.desc.v == NULL || args->layer >= info.desc.layers))
-        rc = attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYER, 0, args->layer, info.desc.layers);
     if (rc != 0)
         return rc;
+    if (info.desc.k == NULL || info.desc.v == NULL || args->layer >= info.desc.layers)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYER, 0, args->layer, info.desc.layers);
     *run = (struct attnd_engine_run){.k = plane_of(&info.desc.k[args->layer]),
                                      .v = plane_of(&info.desc.v[args->layer]),
                                      .q = place_of(&args->q),

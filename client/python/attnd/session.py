@@ -449,11 +449,12 @@ class Session:
             self._followers.pop(operation.number, None)
 
     def _hand_over(self):
-        """Somebody else who waits collects from now on."""
+        """Somebody else who waits collects from now on. Loops are called in any case: a follower
+        that is awake already may leave without the lead, and a loop does not look again by itself."""
         for found in list(self._followers.values()):
-            if found.gate is not None:
+            if found.gate is not None and not found.done:
                 found._open()
-                return
+                break
         for loop in list(self._loops):
             _call_in(loop, self._readable, loop)
 
@@ -487,7 +488,7 @@ class Session:
             if loop in self._loops:
                 self._loops[loop] -= 1
 
-        for other in [x for x in self._loops if x.is_closed()]:
+        for other in [x for x in list(self._loops) if x.is_closed()]:
             self._loops.pop(other, None)
         self._loops[loop] = self._loops.get(loop, 0) + 1
         future.add_done_callback(over)
@@ -519,6 +520,8 @@ class Session:
             loop.remove_reader(lib.attnd_fd(native))
         finally:
             self._leader.pop(0, None)
+            if loop not in self._loops and (self._followers or self._loops):
+                self._hand_over()  # to those who were turned away; nobody has armed for them
 
 
 def _call_in(loop, function, *arguments):

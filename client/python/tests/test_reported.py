@@ -6,6 +6,7 @@ import ctypes as c
 import gc
 import mmap
 import os
+import sys
 import threading
 import time
 import unittest
@@ -150,6 +151,32 @@ class ReportedTest(ServiceTest):
                 failures.append(failure)
 
         threads = [threading.Thread(target=work, args=(x,)) for x in (False, False, True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual((failures, [x for x in threads if x.is_alive()]), ([], []))
+
+    def test_loops_that_end_while_others_wait_leave_nobody_behind(self):
+        self.attention.plan([0, 2], [0, 2], [0, 1], [4], HEADS, causal=True, wait=True)
+        q, lock, failures = self.session.empty((2, HEADS, DIM)), threading.Lock(), []
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)  # threads meet in the middle of things
+
+        async def awaits(out):
+            with lock:
+                operation = self.attention.submit(q, 0, out)
+            await asyncio.wait_for(self.wait_for(operation), 20)
+
+        def work():
+            out = self.session.empty((2, HEADS, DIM))
+            try:
+                for _ in range(300):
+                    asyncio.run(awaits(out))
+            except BaseException as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
