@@ -13,8 +13,6 @@ Exit status: 0 measured; 1 something failed.
 """
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
 import re
@@ -26,8 +24,10 @@ import time
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / part) for part in ("client/python/tests", "client/python")]
+PLACES = "client/python/tests", "client/python", "bench/engines"
+sys.path[:0] = [str(ROOT / place) for place in PLACES]
 import attnd  # noqa: E402
+import figures  # noqa: E402
 from service import BUILD, service  # noqa: E402
 
 REQUESTS, HEADS, DIM, ROUNDS, TURNS = 64, 8, 64, 100, 201
@@ -121,31 +121,6 @@ def flashinfer_plan_us(path, flashinfer):
     return ours, min(theirs, placed)
 
 
-def record(name, value, unit, better, device, notes):
-    def git(*arguments):
-        return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True
-        ).stdout.strip()
-
-    given = os.environ.get("ATTND_COMMIT")  # of a machine that has no checkout
-    dirty = given.endswith("+") if given else bool(git("status", "--porcelain"))
-    given = given or git("rev-parse", "HEAD")
-    cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "better": better,
-        "device": device,
-        "cpu": f"{cpu}, {os.cpu_count()} processors",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": given.rstrip("+"),
-        "dirty": dirty,
-        "command": " ".join(["bench/python.py", *sys.argv[1:]]),
-        "notes": notes,
-    }
-
-
 def main():
     options = argparse.ArgumentParser(description="What Python costs.")
     options.add_argument(
@@ -159,9 +134,8 @@ def main():
     )
     options.add_argument("--peers", metavar="DIR", help="a folder to import flashinfer from")
     options = options.parse_args()
-    records, device = [], options.gpu or "cpu"
+    found, device = [], options.gpu or "cpu"
     if options.gpu:
-        sys.path.insert(0, str(ROOT / "bench/engines"))
         import flashinfer_way
 
         try:
@@ -171,8 +145,8 @@ def main():
         else:
             with service("--trust", backend="cuda") as path:
                 ours, theirs = flashinfer_plan_us(path, flashinfer)
-            records.append(record(
-                "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower", device,
+            found.append((
+                "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower",
                 f"64 decodes at 4096, waited for: {ours:.1f} us over FlashInfer's {theirs:.1f} us",
             ))  # fmt: skip
     else:
@@ -180,26 +154,30 @@ def main():
             turns = turns_us(path)
         over = statistics.median(ours - theirs for ours, theirs in turns)
         ours, theirs = (statistics.median(x) for x in zip(*turns))
-        records.append(record(
-            "python.run_us_over_c", round(over, 1), "us", "lower", device,
+        found.append((
+            "python.run_us_over_c", round(over, 1), "us", "lower",
             f"64 decodes: {ours:.1f} us from Python, {theirs:.1f} from C, median of "
             f"{TURNS} turns of {ROUNDS}",
         ))  # fmt: skip
     if options.generate:
-        records.append(record(
+        found.append((
             "python.generate_tokens_checked", tokens_checked("cuda" if options.gpu else "cpu"),
-            "tokens", "higher", device,
+            "tokens", "higher",
             "generate.py: continuous batching, a shared prefix; none differs from eager attention",
         ))  # fmt: skip
-    for one in records:
-        print(f"{one['name']} {one['value']} {one['unit']} ({one['notes']})")
+    for name, value, unit, _, notes in found:
+        print(f"{name} {value} {unit} ({notes})")
     if options.record:
-        path = pathlib.Path(options.record, f"python-{device}.json")
-        if any(one["dirty"] for one in records):
+        commit, dirty = figures.stamp_commit(ROOT)
+        if dirty:
             sys.exit(
                 "bench/python.py: the checkout has changes: figures of it cannot be found again"
             )
-        path.write_text(json.dumps({"records": records}, indent=2) + "\n")
+        command = figures.command_line("bench/python.py", sys.argv[1:])
+        figures.write_records(
+            pathlib.Path(options.record, f"python-{device}.json"),
+            figures.records([], found, device, commit, dirty, command),
+        )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 
@@ -229,6 +230,13 @@ def stamp_commit(folder):
 
     changed = git("status", "--porcelain", "--", ":/", ":(exclude,top)bench/results", ":!*.md")
     return git("rev-parse", "HEAD"), changed != ""
+
+
+def command_line(program, arguments):
+    """A command as records keep it. Of an absolute path, which says something of one machine alone,
+    the last part stays."""
+    short = (re.sub(r"^(--[^=]*=)?/(.*/)?(?=[^/])", r"\1", x) for x in arguments)
+    return shlex.join([program, *short])
 
 
 def records(results, extra, device, commit, dirty, command):

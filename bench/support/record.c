@@ -57,15 +57,40 @@ static void read_cpu(char *cpu, size_t cpu_bytes)
         fclose(file);
 }
 
+/* Where an absolute path begins in a word of a command, "/a/b" or "--to=/a/b"; NULL: nowhere. */
+static const char *absolute_path(const char *word)
+{
+    const char *value = word[0] == '-' ? strchr(word, '=') : NULL;
+
+    value = value ? value + 1 : word;
+    return value[0] == '/' ? value : NULL;
+}
+
+/* The command as it is kept. Of an absolute path, which says something of one machine alone, the
+ * last part stays. */
 static void write_command(int argc, char **argv, char *command, size_t command_bytes)
 {
     size_t used = 0;
 
     command[0] = 0;
     for (int i = 0; i < argc && used < command_bytes; i++) {
-        int added = snprintf(command + used, command_bytes - used, "%s%s", i ? " " : "", argv[i]);
+        const char *path = absolute_path(argv[i]), *last = path ? strrchr(path, '/') + 1 : argv[i];
+        int option = path ? (int)(path - argv[i]) : 0;
+        int added = snprintf(command + used, command_bytes - used, "%s%.*s%s", i ? " " : "", option,
+                             argv[i], last);
+
         used += added > 0 ? (size_t)added : 0;
     }
+}
+
+static bool has_absolute_path(const char *command)
+{
+    for (const char *word = command; word; word = strchr(word, ' ')) {
+        word += strspn(word, " '");
+        if (absolute_path(word))
+            return true;
+    }
+    return false;
 }
 
 /* What the checkout in the current directory says. Return: NULL, or what is wrong. */
@@ -240,6 +265,8 @@ static const char *read_record(const json_t *object, struct bench_record *record
     record->dirty = json_boolean_value(dirty);
     if (strcmp(record->better, "lower") != 0 && strcmp(record->better, "higher") != 0)
         return "better is neither lower nor higher";
+    if (has_absolute_path(record->command))
+        return "command has an absolute path, which says something of one machine alone";
     return NULL;
 }
 

@@ -122,9 +122,11 @@ static void figures_of_uncommitted_changes_are_refused(void **state)
     assert_int_equal(rmdir(results), 0);
 }
 
-#define TEXTS(name)                                                                                \
+#define TEXT_OF(name, command)                                                                     \
     "\"name\": \"" name "\", \"unit\": \"\", \"better\": \"lower\", \"device\": \"\", \"cpu\": "   \
-    "\"\", \"date\": \"\", \"commit\": \"\", \"command\": \"\", \"notes\": \"\", \"value\": 1, "
+    "\"\", \"date\": \"\", \"commit\": \"\", \"command\": \"" command                              \
+    "\", \"notes\": \"\", \"value\": 1, "
+#define TEXTS(name) TEXT_OF(name, "bench/a --to ../b c/d")
 
 static void a_file_that_is_not_exactly_records_is_refused(void **state)
 {
@@ -140,6 +142,9 @@ static void a_file_that_is_not_exactly_records_is_refused(void **state)
         "{\"records\": [{" TEXTS("a") "\"dirty\": 0}]}",
         "{\"records\": [{" TEXTS("a") "\"dirty\": false, \"name\": \"b\"}]}",
         "{\"records\": [{" TEXTS("a") "\"dirty\": false}]} x",
+        "{\"records\": [{" TEXT_OF("a", "bench/a --to /a/b") "\"dirty\": false}]}",
+        "{\"records\": [{" TEXT_OF("a", "bench/a --to=/a/b") "\"dirty\": false}]}",
+        "{\"records\": [{" TEXT_OF("a", "/a/bench/a") "\"dirty\": false}]}",
     };
     static struct bench_record read[BENCH_RECORDS_MAX];
     char path[128], why[256];
@@ -297,6 +302,18 @@ static void what_was_packed_elsewhere_says_of_what_commit_it_is(void **state)
     unsetenv("ATTND_COMMIT");
 }
 
+static void of_an_absolute_path_a_command_keeps_the_last_part(void **state)
+{
+    char *argv[] = {"/a/bench/gpu", "--record", "/b/c", "--to=/d/e", "../f", "g/h", NULL}, why[256];
+    struct bench_stamp stamp;
+
+    (void)state;
+    setenv("ATTND_COMMIT", "0123456789abcdef0123456789abcdef01234567", 1);
+    assert_int_equal(bench_stamp_take(&stamp, "h100", false, 6, argv, why, sizeof(why)), 0);
+    assert_string_equal(stamp.common.command, "gpu --record c --to=e ../f g/h");
+    unsetenv("ATTND_COMMIT");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +321,7 @@ int main(void)
         cmocka_unit_test(a_suite_is_replaced_whole),
         cmocka_unit_test(figures_of_uncommitted_changes_are_refused),
         cmocka_unit_test(what_was_packed_elsewhere_says_of_what_commit_it_is),
+        cmocka_unit_test(of_an_absolute_path_a_command_keeps_the_last_part),
         cmocka_unit_test(a_file_that_is_not_exactly_records_is_refused),
         cmocka_unit_test(each_machine_has_a_table),
         cmocka_unit_test(old_builds_and_values_below_zero_are_not_shown),
