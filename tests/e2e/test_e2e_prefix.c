@@ -14,7 +14,6 @@
 
 #define PAGES 64u
 #define BLOCKS 8u
-#define OFTEN 200u
 
 struct engine_side {
     struct attnd_session *session;
@@ -514,74 +513,12 @@ static void attnctl_shows_the_tree(void **state)
     attnd_close(side.session);
 }
 
-/* What a reader finds is pinned for it, and what it keeps is bounded. */
-static void one_that_attached_for_reading_leaves_its_owner_half_of_the_pages(void **state)
-{
-    enum { PAGES_ALL = 64 };
-    struct harness *harness = *state;
-    struct attnd_session *owner = e2e_open(harness), *reader = e2e_open(harness);
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = PAGES_ALL,
-                                         .page_size = 1,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
-    const struct attnd_prefix_desc args = {.size = sizeof(args), .block_pages = 1};
-    struct attnd_prefix_key keys[PAGES_ALL];
-    struct attnd_prefix_result result = {.size = sizeof(result)};
-    struct attnd_token pool_token, prefix_token;
-    struct attnd_completion done;
-    uint32_t pool, prefix, read_pool, read_prefix;
-    int32_t pages[PAGES_ALL];
-    const struct attnd_op op = {0};
-
-    for (uint32_t i = 0; i < PAGES_ALL; i++)
-        keys[i] = (struct attnd_prefix_key){{i + 1, 7}};
-    CHECK_OK(attnd_pool_create(owner, &desc, &pool));
-    CHECK_OK(attnd_prefix_open(owner, pool, &args, &prefix));
-    CHECK_OK(attnd_pool_share(owner, pool, 0, &pool_token));
-    CHECK_OK(attnd_prefix_share(owner, prefix, 0, &prefix_token));
-    CHECK_OK(attnd_pool_attach(reader, &pool_token, &read_pool));
-    CHECK_OK(attnd_prefix_attach(reader, &prefix_token, &read_prefix));
-    const struct attnd_prefix_args publish = {
-        .size = sizeof(publish), .prefix = prefix, .blocks = PAGES_ALL, .keys = keys};
-    CHECK_OK(attnd_pages_alloc(owner, pool, PAGES_ALL, pages));
-    CHECK_OK(attnd_prefix_publish(owner, &publish, pages, &op));
-    CHECK_EQUAL(attnd_wait(owner, &done, 1, ATTND_FOREVER), 1);
-    CHECK_OK(attnd_pages_free(owner, pool, PAGES_ALL, pages));
-
-    const struct attnd_prefix_args match = {
-        .size = sizeof(match), .prefix = read_prefix, .blocks = PAGES_ALL, .keys = keys};
-    for (uint32_t i = 0; i < OFTEN; i++) {
-        CHECK_OK(attnd_prefix_match(reader, &match, &op));
-        CHECK_EQUAL(attnd_wait(reader, &done, 1, ATTND_FOREVER), 1);
-        CHECK_OK(attnd_prefix_result(reader, &done, &result));
-        CHECK_EQUAL(result.pages_count, PAGES_ALL / 2);
-        CHECK_EQUAL(result.end, ATTND_PREFIX_FULL);
-    }
-    const struct attnd_prefix_args own = {
-        .size = sizeof(own), .prefix = prefix, .blocks = PAGES_ALL, .keys = keys};
-    CHECK_OK(attnd_prefix_match(owner, &own, &op)); /* and the owner has its own */
-    CHECK_EQUAL(attnd_wait(owner, &done, 1, ATTND_FOREVER), 1);
-    CHECK_OK(attnd_prefix_result(owner, &done, &result));
-    CHECK_EQUAL(result.pages_count, PAGES_ALL);
-    CHECK_OK(attnd_pages_free(owner, pool, PAGES_ALL, result.pages));
-    CHECK_OK(attnd_pages_alloc(owner, pool, PAGES_ALL / 2, pages)); /* of what nobody else keeps */
-    attnd_close(reader);
-    CHECK_OK(attnd_pages_free(owner, pool, PAGES_ALL / 2, pages));
-    attnd_close(owner);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(what_one_engine_published_another_reads_after_its_death),
         E2E_TEST(a_batch_shares_what_another_engine_published),
         E2E_TEST(a_thousand_blocks_are_one_operation),
-        E2E_TEST(one_that_attached_for_reading_leaves_its_owner_half_of_the_pages),
         E2E_TEST(who_waits_for_an_engine_that_is_killed_is_told),
         E2E_TEST(two_engines_that_race_compute_a_prefix_once),
         E2E_TEST(a_match_that_waits_ends_in_time_or_when_cancelled_and_leases_nothing),
