@@ -159,6 +159,8 @@ struct attnd_session {
      * nobody wants to know. Called without a lock. */
     void (*prepared_ends)(struct attnd_stream_launcher *launcher, uint32_t prepared);
     void (*plan_ends)(struct attnd_stream_launcher *launcher, uint32_t plan);
+    /* After the service has let a memory go, and before it is unmapped here. Likewise. */
+    void (*memory_ends)(struct attnd_stream_launcher *launcher, uint64_t serial);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */
@@ -319,8 +321,6 @@ struct attnd_object *attnd_object_find(const struct attnd_session *session,
                                        enum attnd_object_kind kind, uint32_t handle);
 /** attnd_object_add() - the session owns @object from here. */
 void attnd_object_add(struct attnd_session *session, struct attnd_object *object);
-/** attnd_object_drop() - forget a handle, free what was kept for it; unknown handles are fine. */
-void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle);
 /** attnd_object_release() - a call that gives @handle back and is answered with nothing; ended in
  * any case. Return: 0, and the handle is forgotten; as attnd_call(). */
 int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,

@@ -121,6 +121,9 @@ const struct engine_kernel *attnd_engine_kernel(struct attnd_engine *engine, uin
  * Return: 0; -ATTND_E_UNKNOWN; -ATTND_E_UNSUPPORTED (field memory): this process imported it by
  * attnd_memory_import() and has not said where it lies: attnd_cuda_export() does. */
 int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle);
+/** attnd_engine_memory_ends() - waits for the lanes' launches outside of captures, and forgets it.
+ */
+void attnd_engine_memory_ends(struct attnd_engine *engine, uint64_t serial);
 void attnd_engine_memories_end(struct attnd_engine *engine);
 
 /* ---- engine_plan.c ---- */
