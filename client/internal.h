@@ -301,8 +301,9 @@ int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
  * it, if there is one. Return: as attnd_session_check(). */
 int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind,
                         uint32_t handle);
-/** attnd_plan_pool() - the pool that a plan was made for. Return: 0; -ATTND_E_UNKNOWN. */
-int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool);
+/** attnd_plan_pool() - the pool that a plan was made for, and the plan's serial. Return: 0;
+ * -ATTND_E_UNKNOWN. */
+int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool, uint64_t *serial);
 /** attnd_plan_image_open() - the plan as kernels read it, struct attnd_plan_image at offset 0 of
  * @fd, which the caller closes and can map for reading only. Return: 0; -ATTND_E_UNKNOWN;
  * -ATTND_E_NO_MEMORY; as attnd_call(). */

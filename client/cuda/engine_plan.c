@@ -56,11 +56,12 @@ static void free_plan(struct engine_plan *plan)
 }
 
 /* Return: NULL with *code. */
-static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handle, int *code)
+static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handle, uint64_t serial,
+                                     int *code)
 {
     *code = 0;
     for (struct engine_plan *plan = engine->plans; plan; plan = plan->next)
-        if (plan->handle == handle && !plan->gone)
+        if (plan->serial == serial)
             return plan;
     struct engine_plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL) {
@@ -68,6 +69,7 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
         return NULL;
     }
     plan->handle = handle;
+    plan->serial = serial;
     plan->shm.fd = -1;
     *code = map_image(engine, plan);
     if (*code < 0) {
@@ -97,18 +99,14 @@ static void free_blocks(struct attnd_engine *engine, const struct engine_plan *p
     }
 }
 
+/* The service refuses the end of one with runs. What a graph may refresh still goes with the
+ * session. */
 static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
         struct engine_plan *plan = *link;
-        if (plan->handle != handle || plan->gone)
+        if (plan->handle != handle || plan->runs || is_captured(plan))
             continue;
-        if (plan->runs) /* the service refuses this end */
-            return;
-        if (is_captured(plan)) { /* a graph may refresh it still: it goes with the session */
-            plan->gone = 1;
-            return;
-        }
         *link = plan->next;
         free_blocks(engine, plan);
         free_plan(plan);
@@ -215,12 +213,12 @@ static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint
     return 0;
 }
 
-int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
+int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint64_t serial, uint32_t lane,
                       struct engine_plan **plan, struct engine_lane **at)
 {
     int rc;
 
-    *plan = find_plan(engine, handle, &rc);
+    *plan = find_plan(engine, handle, serial, &rc);
     if (*plan == NULL)
         return rc;
     for (*at = (*plan)->lanes; *at; *at = (*at)->next)
