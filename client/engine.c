@@ -35,15 +35,29 @@ int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind ki
     return 0;
 }
 
-int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool)
+int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool, uint64_t *serial)
 {
     pthread_mutex_lock(&session->objects_lock);
     const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_PLAN, plan);
     const int known = object != NULL;
-    if (known)
+    if (known) {
         *pool = object->u.plan.pool;
+        *serial = object->serial;
+    }
     pthread_mutex_unlock(&session->objects_lock);
     return known ? 0 : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, plan, 0);
+}
+
+/* A reply that came with one descriptor, of a file of @bytes. Ends the call. */
+static int take_file(struct attnd_session *session, struct attnd_rpc *call, uint64_t bytes,
+                     uint64_t bytes_min, int *fd, uint64_t *size_bytes)
+{
+    if (call->fd_count != 1 || bytes < bytes_min)
+        return attnd_call_broken(session, call);
+    *fd = attnd_call_take_fd(call, 0);
+    *size_bytes = bytes;
+    attnd_call_end(session, call);
+    return 0;
 }
 
 int attnd_plan_image_open(struct attnd_session *session, uint32_t plan, int *fd,
@@ -57,13 +71,8 @@ int attnd_plan_image_open(struct attnd_session *session, uint32_t plan, int *fd,
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PLAN_IMAGE);
     if (rc < 0)
         return rc;
-    const uint64_t bytes = call.reply->plan_image->size_bytes;
-    if (call.fd_count != 1 || bytes < ATTND_IMAGE_PLAN_AT + sizeof(struct attnd_plan_head))
-        return attnd_call_broken(session, &call);
-    *fd = attnd_call_take_fd(&call, 0);
-    *size_bytes = bytes;
-    attnd_call_end(session, &call);
-    return 0;
+    return take_file(session, &call, call.reply->plan_image->size_bytes,
+                     ATTND_IMAGE_PLAN_AT + sizeof(struct attnd_plan_head), fd, size_bytes);
 }
 
 int attnd_kernel_file(struct attnd_session *session, uint32_t kernel, int *fd, uint64_t *size_bytes)
@@ -76,11 +85,5 @@ int attnd_kernel_file(struct attnd_session *session, uint32_t kernel, int *fd, u
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_KERNEL_FILE);
     if (rc < 0)
         return rc;
-    const uint64_t bytes = call.reply->kernel_file->size_bytes;
-    if (call.fd_count != 1 || bytes == 0)
-        return attnd_call_broken(session, &call);
-    *fd = attnd_call_take_fd(&call, 0);
-    *size_bytes = bytes;
-    attnd_call_end(session, &call);
-    return 0;
+    return take_file(session, &call, call.reply->kernel_file->size_bytes, 1, fd, size_bytes);
 }

@@ -159,6 +159,8 @@ struct attnd_session {
      * nobody wants to know. Called without a lock. */
     void (*prepared_ends)(struct attnd_stream_launcher *launcher, uint32_t prepared);
     void (*plan_ends)(struct attnd_stream_launcher *launcher, uint32_t plan);
+    /* After the service has let a memory go, and before it is unmapped here. Likewise. */
+    void (*memory_ends)(struct attnd_stream_launcher *launcher, uint64_t serial);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */
@@ -299,8 +301,9 @@ int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
  * it, if there is one. Return: as attnd_session_check(). */
 int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind,
                         uint32_t handle);
-/** attnd_plan_pool() - the pool that a plan was made for. Return: 0; -ATTND_E_UNKNOWN. */
-int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool);
+/** attnd_plan_pool() - the pool that a plan was made for, and the plan's serial. Return: 0;
+ * -ATTND_E_UNKNOWN. */
+int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool, uint64_t *serial);
 /** attnd_plan_image_open() - the plan as kernels read it, struct attnd_plan_image at offset 0 of
  * @fd, which the caller closes and can map for reading only. Return: 0; -ATTND_E_UNKNOWN;
  * -ATTND_E_NO_MEMORY; as attnd_call(). */
@@ -319,8 +322,6 @@ struct attnd_object *attnd_object_find(const struct attnd_session *session,
                                        enum attnd_object_kind kind, uint32_t handle);
 /** attnd_object_add() - the session owns @object from here. */
 void attnd_object_add(struct attnd_session *session, struct attnd_object *object);
-/** attnd_object_drop() - forget a handle, free what was kept for it; unknown handles are fine. */
-void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle);
 /** attnd_object_release() - a call that gives @handle back and is answered with nothing; ended in
  * any case. Return: 0, and the handle is forgotten; as attnd_call(). */
 int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,

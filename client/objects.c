@@ -39,7 +39,8 @@ static void object_free(struct attnd_object *object, int unmap)
     free(object);
 }
 
-/* Unlinks the handle when its last use goes; returns it, or NULL. objects_lock is held. */
+/* Unlinks the handle when its last use goes; returns it, with next NULL, or NULL. objects_lock is
+ * held. */
 static struct attnd_object *unlink_unused(struct attnd_session *session,
                                           enum attnd_object_kind kind, uint32_t handle)
 {
@@ -50,22 +51,40 @@ static struct attnd_object *unlink_unused(struct attnd_session *session,
     while (*link != object)
         link = &(*link)->next;
     *link = object->next;
+    object->next = NULL;
     return object;
 }
 
-void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle)
+/* Forgets a handle; unknown ones are fine. Return: a list of what went with it. */
+static struct attnd_object *take_out(struct attnd_session *session, enum attnd_object_kind kind,
+                                     uint32_t handle)
 {
-    struct attnd_object *memory = NULL;
     pthread_mutex_lock(&session->objects_lock);
     struct attnd_object *object = unlink_unused(session, kind, handle);
     if (object && kind == ATTND_OBJECT_POOL && object->u.pool.info.memory != 0)
-        memory = unlink_unused(session, ATTND_OBJECT_MEMORY, object->u.pool.info.memory);
+        object->next = unlink_unused(session, ATTND_OBJECT_MEMORY, object->u.pool.info.memory);
     pthread_mutex_unlock(&session->objects_lock);
+    return object;
+}
 
-    if (object)
-        object_free(object, 1);
-    if (memory)
-        object_free(memory, 1);
+static void tell_of_memories(struct attnd_session *session, const struct attnd_object *object)
+{
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_stream_launcher *launcher = session->launcher;
+    void (*ends)(struct attnd_stream_launcher * launcher, uint64_t serial) = session->memory_ends;
+    pthread_mutex_unlock(&session->objects_lock);
+    for (; launcher && ends && object; object = object->next)
+        if (object->kind == ATTND_OBJECT_MEMORY)
+            ends(launcher, object->serial);
+}
+
+static void free_all(struct attnd_object *object, int unmap)
+{
+    while (object) {
+        struct attnd_object *next = object->next;
+        object_free(object, unmap);
+        object = next;
+    }
 }
 
 int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,
@@ -74,18 +93,15 @@ int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
     if (rc < 0)
         return rc;
-    attnd_object_drop(session, kind, handle);
+    struct attnd_object *objects = take_out(session, kind, handle);
     attnd_call_end(session, call);
+    tell_of_memories(session, objects); /* while they are mapped still */
+    free_all(objects, 1);
     return 0;
 }
 
 void attnd_object_drop_all(struct attnd_session *session, int unmap)
 {
-    struct attnd_object *object = session->objects;
+    free_all(session->objects, unmap);
     session->objects = NULL;
-    while (object) {
-        struct attnd_object *next = object->next;
-        object_free(object, unmap);
-        object = next;
-    }
 }

@@ -102,12 +102,12 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * - A graph keeps the kernel that executed the plan when it was captured. After a set that another
  *   one executes (its types, dimensions or options are others) its runs end with
  *   -ATTND_E_UNSUPPORTED, and o is not written: capture it again.
- * - A graph keeps the lane's scratch, too: 64 MiB, or twice what the plan needed when that was
- * more. After a set that needs more its runs end with -ATTND_E_NO_SPACE.
+ * - A graph keeps the scratch of the lane, too: 64 MiB, or twice what the plan needed when that was
+ *   more. After a set that needs more its runs end with -ATTND_E_NO_SPACE.
  * - A graph may be launched after attnd_unprepare() and attnd_plan_destroy(): -ATTND_E_UNKNOWN.
- * - The service does not see such runs. attnd_unprepare() waits for those in the lane's stream, but
- *   for no launch of a graph: synchronise with that before pages, plans and memory are given to
- *   something else.
+ * - The service does not see such runs. attnd_unprepare() waits for those in the lane's stream, and
+ *   the release of a memory that runs have used for those of all lanes, but neither for a launch of
+ *   a graph: synchronise with that before pages, plans and memory are given to something else.
  *
  * Where the worker executes, the stream goes on also when that dies, which is answered for it by
  * the next one, and when there is none for 30 s: the launch is given up then, and with it those of

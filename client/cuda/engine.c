@@ -43,7 +43,11 @@ struct engine_block *attnd_engine_alloc(struct attnd_engine *engine, uint64_t si
     if (result == CUDA_SUCCESS)
         result = cuStreamSynchronize(engine->stream);
     *code = attnd_engine_fault(result);
-    return *code == 0 ? block : NULL;
+    if (*code == 0)
+        return block;
+    if (block)
+        attnd_engine_free(engine, block->address);
+    return NULL;
 }
 
 void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address)

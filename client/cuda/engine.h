@@ -51,11 +51,11 @@ struct engine_lane {
 struct engine_plan {
     struct engine_plan *next;
     uint32_t handle;
+    uint64_t serial; /* of the session's object: a handle may come to name another one */
     struct attnd_shm shm;
     const struct attnd_plan_image *image;
     CUdeviceptr image_at;
     uint32_t runs; /* resolved, of the plan */
-    int gone;      /* the handle may name another one by now */
     struct engine_lane *lanes;
 };
 
@@ -121,12 +121,15 @@ const struct engine_kernel *attnd_engine_kernel(struct attnd_engine *engine, uin
  * Return: 0; -ATTND_E_UNKNOWN; -ATTND_E_UNSUPPORTED (field memory): this process imported it by
  * attnd_memory_import() and has not said where it lies: attnd_cuda_export() does. */
 int attnd_engine_memory(struct attnd_engine *engine, uint32_t handle);
+/** attnd_engine_memory_ends() - waits for the lanes' launches outside of captures, and forgets it.
+ */
+void attnd_engine_memory_ends(struct attnd_engine *engine, uint64_t serial);
 void attnd_engine_memories_end(struct attnd_engine *engine);
 
 /* ---- engine_plan.c ---- */
 
-/** attnd_engine_plan() - the plan in a lane. Return: 0 or a fault. */
-int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
+/** attnd_engine_plan() - the plan in a lane. @serial: of its object. Return: 0 or a fault. */
+int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint64_t serial, uint32_t lane,
                       struct engine_plan **plan, struct engine_lane **at);
 /** attnd_engine_refresh() - a refresh of the plan in front of a run in @stream, if one is wanted
  * there. Return: 0 and *@kernel, the number of the one that executes the plan, *@captures, does the

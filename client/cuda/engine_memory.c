@@ -4,6 +4,9 @@
  * Tensors that attnd_cuda_export() named lie where the engine made them. Memory that the service
  * made is mapped here, host memory registered. A table of the session's block has the addresses by
  * the session's numbers, because that is what images of plans name.
+ *
+ * What the service has let go is forgotten at once, also in the table: the number and, of host
+ * memory, the address may be another memory's next.
  */
 #include "client/cuda/attnd_cuda.h"
 #include "client/cuda/engine.h"
@@ -75,7 +78,32 @@ static CUresult tell(const struct attnd_engine *engine, uint32_t handle,
     return result == CUDA_SUCCESS ? cuStreamSynchronize(engine->stream) : result;
 }
 
-/* Forgets what the handle named before. Return: 1: it names the same as then. */
+/* No prepared run and no plan names it, for the service has let it go; what is in streams may. */
+static void forget(struct attnd_engine *engine, struct engine_memory **link)
+{
+    static const struct attnd_engine_memory nowhere;
+    struct engine_memory *memory = *link;
+
+    *link = memory->next;
+    for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++)
+        attnd_engine_wait(engine, lane);
+    (void)tell(engine, memory->handle, &nowhere);
+    release(memory);
+}
+
+void attnd_engine_memory_ends(struct attnd_engine *engine, uint64_t serial)
+{
+    pthread_mutex_lock(&engine->lock);
+    struct engine_memory **link = &engine->memories;
+    while (*link && (*link)->serial != serial)
+        link = &(*link)->next;
+    if (*link)
+        forget(engine, link);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Forgets what the handle named before, if nobody has told of its end yet. Return: 1: it names the
+ * same as then. */
 static int is_known(struct attnd_engine *engine, const struct attnd_object *object)
 {
     for (struct engine_memory **link = &engine->memories; *link; link = &(*link)->next) {
@@ -84,8 +112,7 @@ static int is_known(struct attnd_engine *engine, const struct attnd_object *obje
             continue;
         if (memory->serial == object->serial)
             return 1;
-        *link = memory->next; /* no prepared run names it: the service has let it go */
-        release(memory);
+        forget(engine, link);
         return 0;
     }
     return 0;

@@ -56,11 +56,12 @@ static void free_plan(struct engine_plan *plan)
 }
 
 /* Return: NULL with *code. */
-static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handle, int *code)
+static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handle, uint64_t serial,
+                                     int *code)
 {
     *code = 0;
     for (struct engine_plan *plan = engine->plans; plan; plan = plan->next)
-        if (plan->handle == handle && !plan->gone)
+        if (plan->serial == serial)
             return plan;
     struct engine_plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL) {
@@ -68,6 +69,7 @@ static struct engine_plan *find_plan(struct attnd_engine *engine, uint32_t handl
         return NULL;
     }
     plan->handle = handle;
+    plan->serial = serial;
     plan->shm.fd = -1;
     *code = map_image(engine, plan);
     if (*code < 0) {
@@ -97,18 +99,14 @@ static void free_blocks(struct attnd_engine *engine, const struct engine_plan *p
     }
 }
 
+/* The service refuses the end of one with runs. What a graph may refresh still goes with the
+ * session. */
 static void drop_plan(struct attnd_engine *engine, uint32_t handle)
 {
     for (struct engine_plan **link = &engine->plans; *link; link = &(*link)->next) {
         struct engine_plan *plan = *link;
-        if (plan->handle != handle || plan->gone)
+        if (plan->handle != handle || plan->runs || is_captured(plan))
             continue;
-        if (plan->runs) /* the service refuses this end */
-            return;
-        if (is_captured(plan)) { /* a graph may refresh it still: it goes with the session */
-            plan->gone = 1;
-            return;
-        }
         *link = plan->next;
         free_blocks(engine, plan);
         free_plan(plan);
@@ -132,74 +130,7 @@ void attnd_engine_plans_end(struct attnd_engine *engine)
     }
 }
 
-/* ---- lanes ---- */
-
-/* The plan's capacity, and an arrival counter for each merge that it may have and KV head. */
-static uint64_t mirror_bytes(const struct attnd_plan_image *image, uint32_t heads_kv)
-{
-    const struct attnd_plan_head *head = (const void *)((const char *)image + ATTND_IMAGE_PLAN_AT);
-    const uint64_t merges =
-        (head->merge_parts_offset_bytes - head->merges_offset_bytes) / sizeof(struct attnd_merge);
-    const uint64_t bytes = image->plan_bytes + merges * heads_kv * sizeof(uint32_t);
-
-    return (bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
-}
-
-static int heads_of(struct attnd_engine *engine, uint32_t plan, uint32_t *heads_kv)
-{
-    struct attnd_pool_info info = {.size = sizeof(info)};
-    uint32_t pool;
-    int rc = attnd_plan_pool(engine->session, plan, &pool);
-
-    if (rc == 0)
-        rc = attnd_pool_info(engine->session, pool, &info);
-    *heads_kv = info.desc.heads_kv;
-    return rc;
-}
-
-static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint32_t lane,
-                     struct engine_lane **out)
-{
-    struct engine_lane *at = calloc(1, sizeof(*at));
-    uint32_t heads_kv;
-    int rc = heads_of(engine, plan->handle, &heads_kv);
-
-    if (at == NULL)
-        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0, 0, 0);
-    at->lane = lane;
-    struct engine_block *block = NULL, *mirror = NULL;
-    if (rc == 0)
-        block = attnd_engine_alloc(engine, engine->facts.plan_bytes, &rc);
-    if (rc == 0) {
-        at->mirror_bytes = mirror_bytes(plan->image, heads_kv);
-        mirror = attnd_engine_alloc(engine, at->mirror_bytes, &rc);
-    }
-    if (block == NULL || mirror == NULL) {
-        free(at);
-        return rc;
-    }
-    at->block = block->address;
-    at->mirror = mirror->address;
-    at->next = plan->lanes;
-    *out = plan->lanes = at;
-    return 0;
-}
-
-int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
-                      struct engine_plan **plan, struct engine_lane **at)
-{
-    int rc;
-
-    *plan = find_plan(engine, handle, &rc);
-    if (*plan == NULL)
-        return rc;
-    for (*at = (*plan)->lanes; *at; *at = (*at)->next)
-        if ((*at)->lane == lane)
-            return 0;
-    return make_lane(engine, *plan, lane, at);
-}
-
-/* ---- refreshing ---- */
+/* ---- what an image says ---- */
 
 /* What the image says, read between two equal even numbers. */
 struct image_view {
@@ -231,6 +162,72 @@ static int view_image(struct attnd_session *session, const struct attnd_plan_ima
     } while (attnd_peek32(&image->sequence) != sequence);
     return 0;
 }
+
+/* The same of a plan that is filled. Return: also why it is not. */
+static int view_filled(struct attnd_engine *engine, const struct engine_plan *plan,
+                       struct image_view *view)
+{
+    int rc = view_image(engine->session, plan->image, view);
+
+    if (rc == 0 && view->image.code)
+        rc = attnd_fault_raise(-(int)view->image.code, ATTND_F_PLAN, 0, plan->handle, 0);
+    return rc;
+}
+
+/* ---- lanes ---- */
+
+/* The plan's capacity, and an arrival counter for each merge that it may have and KV head. */
+static uint64_t mirror_bytes(const struct image_view *view)
+{
+    const uint64_t merges = (view->head.merge_parts_offset_bytes - view->head.merges_offset_bytes) /
+                            sizeof(struct attnd_merge);
+    const uint64_t bytes = view->image.plan_bytes + merges * view->head.heads_kv * sizeof(uint32_t);
+
+    return (bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
+}
+
+static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint32_t lane,
+                     struct engine_lane **out)
+{
+    struct image_view view; /* a plan that was not filled yet does not say where its arrays lie */
+    int rc = view_filled(engine, plan, &view);
+    if (rc < 0)
+        return rc;
+    struct engine_lane *at = calloc(1, sizeof(*at));
+    if (at == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0, 0, 0);
+    at->lane = lane;
+    at->mirror_bytes = mirror_bytes(&view);
+    struct engine_block *block = attnd_engine_alloc(engine, engine->facts.plan_bytes, &rc);
+    struct engine_block *mirror = block ? attnd_engine_alloc(engine, at->mirror_bytes, &rc) : NULL;
+    if (mirror == NULL) {
+        if (block)
+            attnd_engine_free(engine, block->address);
+        free(at);
+        return rc;
+    }
+    at->block = block->address;
+    at->mirror = mirror->address;
+    at->next = plan->lanes;
+    *out = plan->lanes = at;
+    return 0;
+}
+
+int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint64_t serial, uint32_t lane,
+                      struct engine_plan **plan, struct engine_lane **at)
+{
+    int rc;
+
+    *plan = find_plan(engine, handle, serial, &rc);
+    if (*plan == NULL)
+        return rc;
+    for (*at = (*plan)->lanes; *at; *at = (*at)->next)
+        if ((*at)->lane == lane)
+            return 0;
+    return make_lane(engine, *plan, lane, at);
+}
+
+/* ---- refreshing ---- */
 
 /* The lane's scratch is of all plans: runs of a lane do not overlap. What is outgrown stays,
  * because a graph may have captured it. */
@@ -308,15 +305,12 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
     if (result != CUDA_SUCCESS)
         return attnd_engine_fault(result);
     *captures = capture != 0;
-    int rc = view_image(engine->session, plan->image, &view);
+    int rc = view_filled(engine, plan, &view);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = &view.head;
-    *kernel = view.image.code ? ATTND_KERNELS
-                              : attnd_kernel_of(head->dim_qk, head->dim_vo, head->dtype,
-                                                head->kv_dtype, head->options);
-    if (view.image.code)
-        return attnd_fault_raise(-(int)view.image.code, ATTND_F_PLAN, 0, plan->handle, 0);
+    *kernel =
+        attnd_kernel_of(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
     const int known = at->set_version == view.image.set_version &&
                       at->advance_version == view.image.advance_version;
     if (capture ? at->capture == capture : known)

@@ -44,15 +44,12 @@ static int know_memories(struct attnd_engine *engine, const struct attnd_engine_
     return rc;
 }
 
-static int describe(struct attnd_engine *engine, uint32_t plan,
+static int describe(struct attnd_engine *engine, uint32_t pool,
                     const struct attnd_prepare_args *args, struct attnd_engine_run *run)
 {
     struct attnd_pool_info info = {.size = sizeof(info)};
-    uint32_t pool;
-    int rc = attnd_plan_pool(engine->session, plan, &pool);
+    int rc = attnd_pool_info(engine->session, pool, &info);
 
-    if (rc == 0)
-        rc = attnd_pool_info(engine->session, pool, &info);
     if (rc != 0)
         return rc;
     if (info.desc.k == NULL || info.desc.v == NULL || args->layer >= info.desc.layers)
@@ -77,13 +74,16 @@ static int resolve(struct attnd_engine *engine, uint32_t prepared, uint32_t slot
 {
     struct attnd_prepare_args args = {.size = sizeof(args)};
     struct attnd_engine_run run;
-    uint32_t plan;
+    uint32_t plan, pool;
+    uint64_t serial;
     int rc = attnd_prepared_args(engine->session, prepared, &args, &plan);
 
     if (rc == 0)
-        rc = attnd_engine_plan(engine, plan, args.lane, &own->plan, &own->at);
+        rc = attnd_plan_pool(engine->session, plan, &pool, &serial);
     if (rc == 0)
-        rc = describe(engine, plan, &args, &run);
+        rc = attnd_engine_plan(engine, plan, serial, args.lane, &own->plan, &own->at);
+    if (rc == 0)
+        rc = describe(engine, pool, &args, &run);
     if (rc < 0)
         return rc;
     assert(own->at != NULL);

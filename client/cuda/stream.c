@@ -188,31 +188,53 @@ static void end_in_context(struct attnd_stream_launcher *launcher)
     (void)cuCtxPopCurrent(&context);
 }
 
-/* A prepared run or a plan ends, maybe while another thread captures. */
-static void prepared_ends(struct attnd_stream_launcher *launcher, uint32_t prepared)
+/* What the engine has of the session ends, whatever context is current, and maybe while another
+ * thread captures. Return: 0: there is nothing to do; else leave() follows. */
+static int enter(const struct attnd_stream_launcher *launcher, CUstreamCaptureMode *mode)
+{
+    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+        return 0;
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    (void)cuThreadExchangeStreamCaptureMode(mode);
+    return 1;
+}
+
+static void leave(CUstreamCaptureMode mode)
 {
     CUcontext context = NULL;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
-        return;
-    (void)cuThreadExchangeStreamCaptureMode(&mode);
-    attnd_engine_unprepare(launcher->engine, prepared);
     (void)cuThreadExchangeStreamCaptureMode(&mode);
     (void)cuCtxPopCurrent(&context);
 }
 
+static void prepared_ends(struct attnd_stream_launcher *launcher, uint32_t prepared)
+{
+    CUstreamCaptureMode mode;
+
+    if (!enter(launcher, &mode))
+        return;
+    attnd_engine_unprepare(launcher->engine, prepared);
+    leave(mode);
+}
+
 static void plan_ends(struct attnd_stream_launcher *launcher, uint32_t plan)
 {
-    CUcontext context = NULL;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode mode;
 
-    if (!launcher->engine || cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS)
+    if (!enter(launcher, &mode))
         return;
-    (void)cuThreadExchangeStreamCaptureMode(&mode);
     attnd_engine_plan_ends(launcher->engine, plan);
-    (void)cuThreadExchangeStreamCaptureMode(&mode);
-    (void)cuCtxPopCurrent(&context);
+    leave(mode);
+}
+
+static void memory_ends(struct attnd_stream_launcher *launcher, uint64_t serial)
+{
+    CUstreamCaptureMode mode;
+
+    if (!enter(launcher, &mode))
+        return;
+    attnd_engine_memory_ends(launcher->engine, serial);
+    leave(mode);
 }
 
 /* Device scope reaches the worker only from its own GPU. */
@@ -376,6 +398,7 @@ static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session
         session->launcher_end = end_in_context;
         session->prepared_ends = prepared_ends;
         session->plan_ends = plan_ends;
+        session->memory_ends = memory_ends;
     }
     pthread_mutex_unlock(&session->objects_lock);
     if (kept != made)

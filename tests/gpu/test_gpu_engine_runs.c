@@ -6,10 +6,9 @@
  *   ATTND_ROUNDS   batches in all (160)
  */
 #include "tests/gpu/support/by_stream.h"
+#include "tests/gpu/support/draws.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/launched.h"
-#include "tests/support/random/seed.h"
-#include "tests/support/random/soak.h"
 
 #include "schemas/atomics.h"
 
@@ -24,46 +23,30 @@
 #define LANE 5u
 #define TIMES 50u /* in a row */
 
-static uint64_t seed, first, rounds;
+static void in_client(int (*client)(void *context), void *context)
+{
+    CHECK_EQUAL(harness_join(harness_fork(client, context), CLIENT_MS), 0);
+}
 
 /* ---- trials ---- */
 
-static int draw_in_engine(const struct soak_engine *self, random_draw_fn *draw)
+static void open_in_stream(struct engine *engine, const char *socket_path, const char *name)
 {
-    struct soak soak = {.draw = draw, .seed = seed, .stride = 1};
     struct attnd_info info = {.size = sizeof(info)};
-    struct engine engine;
 
-    gpu_open();
-    by_stream_open(&engine, self->harness->socket, "random");
-    CHECK_OK(attnd_info(engine.session, &info));
+    by_stream_open(engine, socket_path, name);
+    CHECK_OK(attnd_info(engine->session, &info));
     CHECK_EQUAL(info.executor, ATTND_EXECUTE_ENGINE);
-    int wrong = soak_shapes(&soak, &engine, self->number, first, rounds);
-    printf("engine %u: %llu batches, %llu runs right\n", self->number,
-           (unsigned long long)soak.verified, (unsigned long long)soak.runs);
-    engine_close(&engine);
-    CHECK_EQUAL(soak.refused, 0);
-    return wrong;
-}
-
-static int plain_client(void *context)
-{
-    return draw_in_engine(context, NULL);
 }
 
 static void random_batches_in_streams_of_two_engines_are_right(void **state)
 {
-    CHECK_EQUAL(soak_in_engines(*state, plain_client), 0);
-}
-
-static int variant_client(void *context)
-{
-    return draw_in_engine(context, random_contract_draw);
+    CHECK_EQUAL(draws_in_engines(*state, open_in_stream, NULL), 0);
 }
 
 static void random_variants_in_streams_of_two_engines_are_right(void **state)
 {
-    CHECK_EQUAL(soak_in_engines(*state, variant_client), 0);
+    CHECK_EQUAL(draws_in_engines(*state, open_in_stream, random_contract_draw), 0);
 }
 
 /* Each of what a draw may be unlucky not to have. */
@@ -110,10 +93,27 @@ static int each_option(void *context)
 
 static void every_option_page_of_one_token_and_latents_are_right(void **state)
 {
-    CHECK_EQUAL(harness_join(harness_fork(each_option, *state), CLIENT_MS), 0);
+    in_client(each_option, *state);
 }
 
 /* ---- graphs ---- */
+
+static void begin(const struct harness *harness, const char *name, const struct random_batch *batch,
+                  struct engine *engine, struct layers *layers)
+{
+    gpu_open();
+    gpu_engine_open(engine, harness->socket, name);
+    layers_begin(layers, engine, batch, LANE);
+}
+
+/* Return: of the process. */
+static int end(struct layers *layers)
+{
+    layers_unprepare(layers);
+    layers_end(layers);
+    engine_close(layers->trial.engine);
+    return 0;
+}
 
 /* Some tiles with parts that are merged, and pages that a step appends. */
 static struct random_batch growing_batch(void)
@@ -138,15 +138,12 @@ static void set_again(struct layers *layers, const struct random_batch *batch, u
 
 static int replay_while_it_changes(void *context)
 {
-    const struct harness *harness = context;
     const struct random_batch batch = growing_batch();
     struct engine engine;
     struct layers layers;
     int32_t kv_len[3];
 
-    gpu_open();
-    gpu_engine_open(&engine, harness->socket, "graph");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(context, "graph", &batch, &engine, &layers);
     layers_capture(&layers);
     layers_replay(&layers);
     layers_right(&layers);
@@ -165,29 +162,23 @@ static int replay_while_it_changes(void *context)
     }
     layers_queue(&layers); /* and beside the graph */
     layers_right(&layers);
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
-    return 0;
+    return end(&layers);
 }
 
 static void a_graph_follows_advances_new_pages_and_sets(void **state)
 {
-    CHECK_EQUAL(harness_join(harness_fork(replay_while_it_changes, *state), CLIENT_MS), 0);
+    in_client(replay_while_it_changes, *state);
 }
 
 static int replay_what_another_kernel_executes(void *context)
 {
-    const struct harness *harness = context;
     struct random_batch batch = launched_batch();
     struct engine engine;
     struct layers layers;
 
     batch.steps = 1; /* as a mask wants it */
     batch.variant.mask = MASK_ANY;
-    gpu_open();
-    gpu_engine_open(&engine, harness->socket, "mask");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(context, "mask", &batch, &engine, &layers);
     layers.trial.batch.variant.mask = MASK_NONE;
     launched_set(&layers.trial, LANE);
     layers_capture(&layers);
@@ -203,29 +194,22 @@ static int replay_what_another_kernel_executes(void *context)
     launched_set(&layers.trial, LANE);
     layers_replay(&layers);
     layers_right(&layers);
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
-    return 0;
+    return end(&layers);
 }
 
 static void a_graph_whose_plan_wants_another_kernel_writes_nothing(void **state)
 {
-    CHECK_EQUAL(harness_join(harness_fork(replay_what_another_kernel_executes, *state), CLIENT_MS),
-                0);
+    in_client(replay_what_another_kernel_executes, *state);
 }
 
 static int replay_what_is_gone(void *context)
 {
-    const struct harness *harness = context;
     struct random_batch batch = launched_batch();
     struct engine engine;
     struct layers layers;
 
     batch.tight = 1; /* a plan that goes with the trial */
-    gpu_open();
-    gpu_engine_open(&engine, harness->socket, "gone");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(context, "gone", &batch, &engine, &layers);
     layers_capture(&layers);
     layers_replay(&layers);
     layers_right(&layers);
@@ -243,23 +227,49 @@ static int replay_what_is_gone(void *context)
 
 static void a_graph_of_runs_and_of_a_plan_that_are_gone_writes_nothing(void **state)
 {
-    CHECK_EQUAL(harness_join(harness_fork(replay_what_is_gone, *state), CLIENT_MS), 0);
+    in_client(replay_what_is_gone, *state);
+}
+
+/* Until it is filled the plan has no place for what its runs count. */
+static int launch_after_a_set_that_failed(void *context)
+{
+    struct random_batch batch = growing_batch();
+    struct engine engine;
+    struct layers layers;
+
+    batch.tight = 1; /* no room behind what is used */
+    begin(context, "failed", &batch, &engine, &layers);
+    layers.trial.level[0].kv_indices[0] = INT32_MAX;
+    CHECK_OK(trial_submit_set(&layers.trial, LANE, 0));
+    CHECK_EQUAL(trial_await(&layers.trial), 1);
+    layers.trial.failure.fault.code = 0;
+    CHECK_ERROR(attnd_cuda_run_on_stream(engine.session, LANE, layers.prepared[0], layers.stream),
+                ATTND_E_INVALID);
+    layers.trial.level[0].kv_indices[0] = layers.trial.level[0].list[0];
+    launched_set(&layers.trial, LANE);
+    for (uint32_t time = 0; time < 2; time++) {
+        layers_queue(&layers);
+        layers_right(&layers);
+    }
+    return end(&layers);
+}
+
+static void a_run_whose_first_launch_finds_no_plan_is_right_later(void **state)
+{
+    in_client(launch_after_a_set_that_failed, *state);
 }
 
 /* ---- lanes and classes ---- */
 
 static int two_lanes(void *context)
 {
-    const struct harness *harness = context;
     const struct random_batch batch = growing_batch();
     struct engine engine;
     struct layers layers;
     uint32_t other[ENGINE_LAYERS_MAX];
     CUstream stream;
 
-    gpu_open();
-    gpu_engine_open(&engine, harness->socket, "lanes");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(context, "lanes", &batch, &engine, &layers);
     CHECK_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (uint32_t i = 2; i < 4; i++) /* the latter half goes elsewhere */
         CHECK_OK(launched_prepare(&layers.trial, i, LANE + 1, &other[i]));
@@ -274,15 +284,12 @@ static int two_lanes(void *context)
     layers_right(&layers);
     for (uint32_t i = 2; i < 4; i++)
         CHECK_OK(attnd_unprepare(engine.session, other[i]));
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
-    return 0;
+    return end(&layers);
 }
 
 static void two_lanes_in_two_streams_at_once_are_right(void **state)
 {
-    CHECK_EQUAL(harness_join(harness_fork(two_lanes, *state), CLIENT_MS), 0);
+    in_client(two_lanes, *state);
 }
 
 static void in_a_row(struct engine *engine, const struct random_batch *batch)
@@ -332,7 +339,7 @@ static void classes_and_more_items_than_workers_are_right_many_times_in_a_row(vo
 
     (void)state;
     harness_start(&harness, options);
-    CHECK_EQUAL(harness_join(harness_fork(both_classes, &harness), CLIENT_MS), 0);
+    in_client(both_classes, &harness);
     harness_stop(&harness);
 }
 
@@ -351,9 +358,7 @@ static int dies(void *context)
     struct engine engine;
     struct layers layers;
 
-    gpu_open();
-    gpu_engine_open(&engine, scene->harness->socket, "dies");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(scene->harness, "dies", &batch, &engine, &layers);
     for (uint32_t time = 0; time < 100000000; time++) {
         layers_queue(&layers);
         if (time == 200)
@@ -371,19 +376,14 @@ static int goes_on(void *context)
     struct engine engine;
     struct layers layers;
 
-    gpu_open();
-    gpu_engine_open(&engine, scene->harness->socket, "goes on");
-    layers_begin(&layers, &engine, &batch, LANE);
+    begin(scene->harness, "goes on", &batch, &engine, &layers);
     layers_capture(&layers);
     harness_say(&scene->ready, 1);
     for (uint32_t after = 0; after < 20; after += attnd_peek32(&scene->killed)) {
         layers_replay(&layers);
         layers_right(&layers);
     }
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
-    return 0;
+    return end(&layers);
 }
 
 static void an_engine_that_is_killed_in_a_run_harms_nobody(void **state)
@@ -415,6 +415,7 @@ int main(void)
         E2E_TEST(a_graph_follows_advances_new_pages_and_sets),
         E2E_TEST(a_graph_whose_plan_wants_another_kernel_writes_nothing),
         E2E_TEST(a_graph_of_runs_and_of_a_plan_that_are_gone_writes_nothing),
+        E2E_TEST(a_run_whose_first_launch_finds_no_plan_is_right_later),
         E2E_TEST(two_lanes_in_two_streams_at_once_are_right),
         E2E_OWN_TEST(classes_and_more_items_than_workers_are_right_many_times_in_a_row),
         E2E_TEST(an_engine_that_is_killed_in_a_run_harms_nobody),
@@ -426,8 +427,6 @@ int main(void)
         puts("no GPU");
         return GPU_SKIPPED;
     }
-    seed = test_seed();
-    first = test_number("ATTND_FIRST", 0);
-    rounds = test_number("ATTND_ROUNDS", 160);
+    draws_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

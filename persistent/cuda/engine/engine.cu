@@ -111,16 +111,18 @@ struct Refresh {
     uint32_t many, again;
 };
 
-/* The image's head, when nobody writes it. One thread. Return: false: it was being written for
- * longer than a daemon ever does. */
+/* The image's head, when nobody writes it. One thread, which alone looks at the clock: all of them
+ * copy or none. Return: false: since @begin_ns it was written for longer than a daemon ever does.
+ */
 __device__ __forceinline__ bool refresh_look(EnginePlan *plan, const attnd_engine_plan &place,
-                                             Refresh *refresh)
+                                             uint64_t begin_ns, Refresh *refresh)
 {
     const attnd_plan_image *image = reinterpret_cast<const attnd_plan_image *>(place.image);
-    const uint64_t begin_ns = clock_ns();
-    while ((refresh->sequence = observe_sys(&image->sequence)) & 1) /* A1 */
+    do {
         if (clock_ns() - begin_ns > refresh_deadline_ns)
             return false;
+        refresh->sequence = observe_sys(&image->sequence); /* A1 */
+    } while (refresh->sequence & 1);
     const uint4 *head = reinterpret_cast<const uint4 *>(image);
     const uint4 a = peek16_sys(head), b = peek16_sys(head + 1), c = peek16_sys(head + 2);
     refresh->code = a.y;
@@ -403,11 +405,10 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
     }
     for (;;) {
         if (threadIdx.x == 0)
-            there = refresh_look(plan, place, &refresh);
+            there = refresh_look(plan, place, begin_ns, &refresh);
         __syncthreads();
-        const bool late = !there || clock_ns() - begin_ns > refresh_deadline_ns;
-        const uint32_t code = late ? ATTND_E_TIMEOUT : refresh.code;
-        if (late || (refresh.wanted && code)) {
+        const uint32_t code = there ? refresh.code : ATTND_E_TIMEOUT;
+        if (!there || (refresh.wanted && code)) {
             if (threadIdx.x == 0) {
                 plan->decision = {0, 0, 0, code, 0};
                 plan->set_version = 0;

@@ -258,6 +258,72 @@ static void memory_that_lay_where_another_allocation_lies_is_told_as_gone(void *
     fake_stop(&fake);
 }
 
+/* ---- the end of a memory ---- */
+
+/* What the session's hook was told. */
+static struct {
+    struct attnd_session *session;
+    uint8_t *mapped; /* or NULL */
+    uint32_t count;
+    uint64_t serial;
+} told;
+
+static void memory_ends(struct attnd_stream_launcher *launcher, uint64_t serial)
+{
+    CHECK(launcher == (void *)&told);
+    CHECK_EQUAL(pthread_mutex_trylock(&told.session->call_lock), 0); /* it may make calls */
+    pthread_mutex_unlock(&told.session->call_lock);
+    if (told.mapped)
+        told.mapped[0]++;
+    told.count++;
+    told.serial = serial;
+}
+
+static void tell(struct attnd_session *session)
+{
+    memset(&told, 0, sizeof(told));
+    told.session = session;
+    session->launcher = (void *)&told;
+    session->memory_ends = memory_ends;
+}
+
+static void close_told(struct attnd_session *session)
+{
+    session->launcher = NULL;
+    attnd_close(session);
+}
+
+/* The first time. */
+static enum fake_verdict refuses_release(struct fake_daemon *fake, const Attnd__Request *request,
+                                         struct fake_reply *reply)
+{
+    int *refused = fake->context;
+    if (request->call_case == ATTND__REQUEST__CALL_MEMORY_RELEASE && !(*refused)++)
+        reply->message.code = -ATTND_E_BUSY;
+    return FAKE_REPLY;
+}
+
+static void the_end_of_a_memory_is_told_by_serial_while_it_is_mapped(void **state)
+{
+    (void)state;
+    int refused = 0;
+    struct fake_daemon fake = {.spoil = refuses_release, .context = &refused};
+    struct attnd_session *session = fake_open(&fake);
+    uint32_t memory;
+    void *address;
+    tell(session);
+    CHECK_OK(attnd_memory_create(session, 5000, &memory, &address));
+    told.mapped = address;
+    const uint64_t serial = session->objects_added;
+    CHECK_ERROR(attnd_memory_release(session, memory), ATTND_E_BUSY);
+    CHECK_EQUAL(told.count, 0);
+    CHECK_OK(attnd_memory_release(session, memory));
+    CHECK_EQUAL(told.count, 1);
+    CHECK_EQUAL(told.serial, serial);
+    close_told(session);
+    fake_stop(&fake);
+}
+
 /* ---- pools ---- */
 
 struct pool {
@@ -316,6 +382,7 @@ static void a_pool_in_device_memory_is_not_mapped_and_its_descriptor_kept_once(v
     struct attnd_pool_info info = {.size = sizeof(info)};
     struct attnd_token token;
     uint32_t created, attached;
+    tell(session);
     CHECK_OK(attnd_pool_create(session, &desc, &created));
     CHECK_EQUAL(pool.asked_kind, ATTND_KIND_DEVICE);
     CHECK_OK(attnd_pool_share(session, created, 1, &token));
@@ -328,9 +395,11 @@ static void a_pool_in_device_memory_is_not_mapped_and_its_descriptor_kept_once(v
     CHECK(fd >= 0);
     CHECK_EQUAL(inode(fd), inode(fake.memory_fd));
     close(fd);
+    CHECK_EQUAL(told.count, 0);
     CHECK_OK(attnd_pool_release(session, attached));
     CHECK_ERROR(attnd_memory_fd(session, 40), ATTND_E_UNKNOWN);
-    attnd_close(session);
+    CHECK_EQUAL(told.count, 1);
+    close_told(session);
     fake_stop(&fake);
 }
 
@@ -345,6 +414,7 @@ int main(void)
         cmocka_unit_test(an_import_that_is_refused_is_no_memory),
         cmocka_unit_test(an_allocation_is_found_again_by_address_and_number),
         cmocka_unit_test(memory_that_lay_where_another_allocation_lies_is_told_as_gone),
+        cmocka_unit_test(the_end_of_a_memory_is_told_by_serial_while_it_is_mapped),
         cmocka_unit_test(a_pool_in_device_memory_is_not_mapped_and_its_descriptor_kept_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
