@@ -1,5 +1,5 @@
-"""The options of `run`, and what bench/shapes has of them too: files, the service, where a bundle or
-a checkout has its programs, the commit that is recorded."""
+"""The options of `run`, and what bench/shapes has of them too: files, the service, where a bundle
+or a checkout has its programs, the commit that is recorded."""
 
 import argparse
 import pathlib
@@ -107,8 +107,11 @@ def add_how(add):
 
 
 def add_output(add):
-    add_files(add, "write engines-<device>.json (records) and engines-<device>.svg there; of a grid "
-              "engines-grid-<device>")  # fmt: skip
+    add_files(
+        add,
+        "write engines-<device>.json (records) and engines-<device>.svg there; of a grid "
+        "engines-grid-<device>",
+    )
     add("--details", type=pathlib.Path, metavar="FILE",
         help="every window and every step's time as JSON")  # fmt: skip
     add("--timeline", action="store_true",
