@@ -3,8 +3,8 @@
 
     .ci/headline.py [--update]
 
-Between the markers a row is `| what | figure | value | peer |`, with the figure's name between
-backticks. Its value is that of CARD. --update writes values anew.
+Between the markers are a head of two lines and rows `| what | figure | value | peer |`, with the
+figure's name between backticks. A row's value is that of CARD. --update writes values anew.
 """
 import glob
 import json
@@ -12,7 +12,7 @@ import re
 import sys
 
 CARD = "h100"
-ROW = re.compile(r"^\| (?P<what>.*) \| `(?P<name>\w+\.\w+)` \| (?P<value>\S+) \| (?P<peer>.*) \|$")
+ROW = re.compile(r"^\| (?P<what>.*) \| `(?P<name>[^`]+)` \| (?P<value>\S+) \| (?P<peer>.*) \|$")
 
 
 def values():
@@ -24,10 +24,10 @@ def values():
 
 
 def renewed(line, known):
-    """Return: the row with the value that is recorded; other lines as they are."""
+    """Return: the row with the value that is recorded."""
     row = ROW.match(line)
     if not row:
-        return line
+        sys.exit("README.md: no row of a figure: %s" % line)
     if row["name"] not in known:
         sys.exit("README.md: there is no figure %s of %s" % (row["name"], CARD))
     value = known[row["name"]]
@@ -40,7 +40,8 @@ def main():
     with open("README.md", encoding="utf-8") as file:
         lines = file.read().split("\n")
     begin, end = (lines.index("<!-- headline:%s -->" % word) for word in ("begin", "end"))
-    new = lines[:begin] + [renewed(line, known) for line in lines[begin:end]] + lines[end:]
+    first = begin + 3  # behind the marker and the head
+    new = lines[:first] + [renewed(line, known) for line in lines[first:end]] + lines[end:]
     if sys.argv[1:] == ["--update"]:
         with open("README.md", "w", encoding="utf-8") as file:
             file.write("\n".join(new))

@@ -5,7 +5,8 @@ engine.py NUMBER   speaks JSON, one object a line: commands on standard input, a
                    descriptor that standard output was. Started by `run`; needs PyTorch and a GPU.
 
 Commands (answers carry "ok", or "error" in words):
-  prepare     weights of a model, and graphs of the ways that need no service, for the roles named
+  prepare     weights of a model, and for the roles named buffers and the graph without attention
+  choose      FlashInfer's ways of the roles are timed; graphs of the fastest
   connect     a session with the service; graphs of the roles with attention by attnd
   window      steps between two moments of CLOCK_MONOTONIC
   profile     as window, with the kernels of one step
@@ -25,8 +26,8 @@ import time
 import traceback
 
 from cases import IDLE
+from processes import die_with_parent
 
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
 PROFILED_STEPS = 5
 
 
@@ -63,17 +64,11 @@ class Engine:
         self.torch = torch
         torch.cuda.set_device(0)
         answer = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-        ways = list(command["ways"])
-        if "flashinfer" in ways and not self.flashinfer:
+        if "flashinfer" in command["ways"]:
             answer.update(self.import_peer(command["peers"]))
-        if not self.flashinfer:
-            ways = [way for way in ways if way != "flashinfer"]
-        else:
-            answer["flashinfer"] = self.flashinfer.__version__
         self.hold(command["model"], command["page_size"], command["seed"])
-        answer.update(verified={}, lacks={}, chosen={})
         for role in command["roles"]:
-            self.prepare_role(role, ways, command["seed"], answer)
+            self.prepare_role(role, command["ways"])
         self.enter("ready")
         return {**answer, "took_s": self.took_s}
 
@@ -82,10 +77,10 @@ class Engine:
 
         self.enter("importing flashinfer")
         try:
-            self.flashinfer = flashinfer_way.import_flashinfer(peers)
+            self.flashinfer = self.flashinfer or flashinfer_way.import_flashinfer(peers)
         except Exception as error:  # whatever it fails with, it is not there
             return {"flashinfer": None, "why": f"{type(error).__name__}: {error}"}
-        return {}
+        return {"flashinfer": self.flashinfer.__version__}
 
     def hold(self, name, page_size, seed):
         """Weights and cache of a model, in place of another's."""
@@ -102,36 +97,45 @@ class Engine:
         self.held = name, page_size
         ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
 
-    def prepare_role(self, role, ways, seed, answer):
-        """Its buffers and the graphs of @ways; @answer learns what was verified, and what is not
-        there."""
+    def prepare_role(self, role, ways):
+        """Its buffers, and the graph of its layers without attention."""
         import model
+        from ways import NoAttention
 
         self.enter("making buffers")
         step = self.steps[role] = model.Step(self.torch, self.model, role)
         step.verify_append()
-        for way in ways:
-            self.enter(f"{way}: planning and capturing")
-            try:
-                attention = self.plan_way(way, step)
-            except Exception as error:  # a peer that was not built for this shape
-                answer["lacks"][role] = f"{way}: {error}"
-                continue
-            self.graphs[role, way] = step.capture(attention)
-            self.kept.append(attention)
-            if way == "flashinfer":
-                answer["chosen"][role] = attention.name
-                answer["verified"][f"{role} {way}"] = self.verify(role, way, seed)
+        if "none" in ways:
+            self.keep(role, "none", NoAttention())
 
-    def plan_way(self, way, step):
+    def keep(self, role, way, attention):
+        self.enter(f"{way}: capturing")
+        self.graphs[role, way] = self.steps[role].capture(attention)
+        self.kept.append(attention)
+
+    def choose(self, command):
+        """@command: roles, seed. Times FlashInfer's ways, so nobody else may use the GPU meanwhile.
+        Return: names of the fastest, what was verified, and roles that it takes in no way."""
         import flashinfer_way
-        import ways
 
-        if way == "none":
-            return ways.NoAttention()
-        planner = flashinfer_way.Planner(self.torch, self.flashinfer, step.batch, step.buffers)
-        time_us = flashinfer_way.time_in_graph(self.torch, len(step.buffers.q))
-        return flashinfer_way.FlashInferAttention(planner, time_us)
+        answer = {"verified": {}, "lacks": {}, "chosen": {}}
+        for role in command["roles"]:
+            step = self.steps[role]
+            self.enter("flashinfer: planning and timing")
+            planner = flashinfer_way.Planner(self.torch, self.flashinfer, step.batch, step.buffers)
+            time_us = flashinfer_way.time_in_graph(self.torch, len(step.buffers.q))
+            try:
+                attention = flashinfer_way.FlashInferAttention(planner, time_us)
+            except Exception as error:  # it was not built for this shape
+                answer["lacks"][role] = f"flashinfer: {error}"
+                continue
+            self.keep(role, "flashinfer", attention)
+            answer["chosen"][role] = attention.name
+            answer["verified"][f"{role} flashinfer"] = self.verify(
+                role, "flashinfer", command["seed"]
+            )
+        self.enter("ready")
+        return {**answer, "took_s": self.took_s}
 
     def verify(self, role, way, seed):
         """One step into poisoned outputs, a sample of rows compared."""
@@ -250,8 +254,16 @@ class Engine:
 # ---- the protocol ----
 
 
-def serve(engine, commands, answers):
-    """Commands until the input ends."""
+def serve(make):
+    """Commands on standard input, each a method of what @make gives, until the input ends."""
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    with contextlib.suppress(KeyboardInterrupt):
+        answer_all(make(), sys.stdin, answers)
+
+
+def answer_all(engine, commands, answers):
     lock, waiting = threading.Lock(), queue.Queue()
 
     def say(answer):
@@ -280,13 +292,5 @@ def serve(engine, commands, answers):
             say({"error": f"{engine.describe()}: {type(error).__name__}: {error}"})
 
 
-def main():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    with contextlib.suppress(KeyboardInterrupt):
-        serve(Engine(int(sys.argv[1])), sys.stdin, answers)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda: Engine(int(sys.argv[1])))

@@ -1,8 +1,11 @@
-"""The options of `run`, and where a bundle or a checkout has its programs."""
+"""The options of `run`, and what bench/shapes has of them too: files, the service, where a bundle
+or a checkout has its programs, the commit that is recorded."""
 
 import argparse
 import pathlib
+import sys
 
+import figures
 from cases import BATCHES, PAGE_SIZE, PAGE_SIZES, WAYS, grid_cases, parse_case, stays
 from models import DEFAULT_MODEL, GRID_MODELS, MODELS
 
@@ -51,6 +54,23 @@ def count(word):
 # ---- options ----
 
 
+def add_service(add):
+    add("--peers", metavar="DIR", help="a folder to import FlashInfer from (on sys.path first)")
+    add("--execute", metavar="WORD",
+        help="the daemon's --execute: who executes runs (default: as it decides)")  # fmt: skip
+
+
+def add_files(add, record):
+    """@record: the help of --record."""
+    add("--bundle", type=pathlib.Path, metavar="DIR",
+        help="where attnd and its libraries are: a bundle, or a build folder (default: the bundle "
+        "or checkout that this program is in)")  # fmt: skip
+    add("--record", type=pathlib.Path, metavar="DIR", help=record)
+    add("--svg", type=pathlib.Path, metavar="FILE", help="the picture alone")
+    add("--allow-dirty", action="store_true", help="record figures of uncommitted changes")
+    add("--seed", type=int, default=1, help="of data, pages and verified rows (default: 1)")
+
+
 def add_what(add):
     add("cases", nargs="*", metavar="CASE", type=case, help=f"default: {CASES}")
     add("--residency", action="append", metavar="WORDS",
@@ -62,7 +82,6 @@ def add_what(add):
     add("--ways", type=some_of(WAYS, "ways"), default=list(WAYS), metavar="LIST",
         help="of attnd, flashinfer, none (the same layers without attention: the ceiling); "
         "default: all")  # fmt: skip
-    add("--peers", metavar="DIR", help="a folder to import flashinfer from (on sys.path first)")
     add("--grid", action="store_true",
         help=f"models by batches; --model and CASEs of one role make it smaller (default: "
         f"{', '.join(GRID_MODELS)}; {' '.join(BATCHES)})")  # fmt: skip
@@ -71,8 +90,6 @@ def add_what(add):
         "not in the figures' then)")  # fmt: skip
     add("--page-size", type=int, choices=PAGE_SIZES, default=PAGE_SIZE, metavar="TOKENS",
         help=f"{', '.join(map(str, PAGE_SIZES))} (default: {PAGE_SIZE})")  # fmt: skip
-    add("--execute", metavar="WORD",
-        help="the daemon's --execute: who executes runs (default: as it decides)")  # fmt: skip
     add("--announce", action="store_true",
         help="engines announce runs of few rows in front of the QKV product")  # fmt: skip
 
@@ -90,33 +107,33 @@ def add_how(add):
 
 
 def add_output(add):
-    add("--bundle", type=pathlib.Path, metavar="DIR",
-        help="where attnd and its libraries are: a bundle, or a build folder (default: the bundle "
-        "or checkout that this program is in)")  # fmt: skip
-    add("--record", type=pathlib.Path, metavar="DIR",
-        help="write engines-<device>.json (records) and engines-<device>.svg there; of a grid "
-        "engines-grid-<device>")  # fmt: skip
-    add("--svg", type=pathlib.Path, metavar="FILE", help="the picture alone")
+    add_files(
+        add,
+        "write engines-<device>.json (records) and engines-<device>.svg there; of a grid "
+        "engines-grid-<device>",
+    )
     add("--details", type=pathlib.Path, metavar="FILE",
         help="every window and every step's time as JSON")  # fmt: skip
     add("--timeline", action="store_true",
         help="then also print the kernels of a layer and the gaps between them, for each role and "
         "way; profiling disturbs what is measured later, so nothing is recorded")  # fmt: skip
-    add("--allow-dirty", action="store_true", help="record figures of uncommitted changes")
-    add(
-        "--engine", type=pathlib.Path, default=HERE / "engine.py", help=argparse.SUPPRESS
-    )  # a test's
-    add("--seed", type=int, default=1, help="of weights, pages and verified rows (default: 1)")
+    add("--engine", type=pathlib.Path, default=HERE / "engine.py",
+        help=argparse.SUPPRESS)  # a test's  # fmt: skip
     add("--verbose", action="store_true", help="a line for every window")
 
 
-def options_of(arguments, description):
+def parsed(arguments, description, *parts):
+    """@parts: functions that add options. Return: the parser, and what it found."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for add_some in add_what, add_how, add_output:
+    for add_some in parts:
         add_some(parser.add_argument)
-    options = parser.parse_args(arguments)
+    return parser, parser.parse_args(arguments)
+
+
+def options_of(arguments, description):
+    parser, options = parsed(arguments, description, add_service, add_what, add_how, add_output)
     take_cases(options, parser)
     options.residency = options.residency or ["auto"]
     options.no_mps_residency = options.no_mps_residency or ["auto"]
@@ -155,3 +172,18 @@ def find_programs(options):
     options.programs = root if packed or options.bundle else root / "build"
     options.libraries = root / "lib" if packed else options.programs
     options.with_mps = root / "with-mps" if packed else HERE.parents[1] / "tests/gpu/with-mps"
+
+
+def stamp_of(options, program):
+    """The commit of what is recorded, and whether it has changes; made sure of before anything is
+    measured. Without --record it does not matter."""
+    if not options.record:
+        return "", True
+    try:
+        commit, dirty = figures.stamp_commit(options.bundle or HERE.parents[1])
+    except ValueError as wrong:
+        sys.exit(f"{program}: records: {wrong}")
+    if dirty and not options.allow_dirty:
+        sys.exit(f"{program}: uncommitted changes; --allow-dirty measures all the same")
+    options.record.mkdir(parents=True, exist_ok=True)
+    return commit, dirty

@@ -1,4 +1,5 @@
 """The processes of a run: an MPS server, a daemon, engines. Every wait has a deadline.
+bench/shapes has the same, with one process that measures in place of engines.
 
 Whatever does not answer in time is a Hang, whose text names the engine, its lane and its state.
 Leaving a `with` ends what it began, within seconds, however it is left; children also die with
@@ -88,6 +89,17 @@ def mps_server(with_mps):
         except subprocess.TimeoutExpired:
             end_process(process)
             print("engines: the MPS server does not end", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def surroundings(options, mps):
+    """The environment of a service and its clients: an MPS server of their own or none, and the
+    libraries of @options."""
+    with mps_server(options.with_mps) if mps else contextlib.nullcontext(without_mps()) as found:
+        libraries = str(options.libraries.resolve())
+        paths = [libraries, os.environ.get("LD_LIBRARY_PATH", "")]
+        found.update(LD_LIBRARY_PATH=":".join(filter(None, paths)), ATTND_LIBRARY_PATH=libraries)
+        yield found
 
 
 # ---- the daemon ----
@@ -231,6 +243,12 @@ class Engines:
 
     def describe(self):
         return "\n".join(engine.describe() for engine in self.all)
+
+    def tell_hang(self, program, hang, daemon):
+        """What everybody was doing, on standard error. @daemon: None if there is none."""
+        print(f"{program}: {hang}\n{self.describe()}", file=sys.stderr)
+        if daemon:
+            print(daemon.status() + daemon.log(), file=sys.stderr)
 
     def end(self):
         """Closes their input, which they end on; kills those that do not."""

@@ -8,7 +8,9 @@ import shapes
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "engines"))
-from options import count, find_programs, positive, some_of  # noqa: E402
+from options import (  # noqa: E402
+    add_files, add_service, count, find_programs, parsed, positive, some_of,
+)  # fmt: skip
 
 PAGES = [str(page) for page in shapes.PAGES]
 
@@ -38,13 +40,10 @@ def add_what(add):
 
 
 def add_how(add):
-    add("--peers", metavar="DIR", help="a folder to import FlashInfer from (on sys.path first)")
     add("--fa4", action="store_true",
         help="FlashAttention-4, too, where it is; each kind of shape is compiled first, "
         "some 10 s")  # fmt: skip
     add("--residency", metavar="WORDS", default="auto", help="the daemon's (default: auto)")
-    add("--execute", metavar="WORD",
-        help="the daemon's --execute: who executes runs (default: as it decides)")  # fmt: skip
     add("--no-mps", action="store_true", help="time slicing in place of MPS")
     add("--rounds", type=count, default=9, metavar="N", help="calls of each (default: 9)")
     add("--limit", type=positive, default=90.0, metavar="SECONDS",
@@ -55,28 +54,15 @@ def add_how(add):
 
 
 def add_output(add):
-    add("--bundle", type=pathlib.Path, metavar="DIR",
-        help="where attnd and its libraries are: a bundle, or a build folder (default: the bundle "
-        "or checkout that this program is in)")  # fmt: skip
-    add("--record", type=pathlib.Path, metavar="DIR",
-        help="write shapes-<device>.json (records) and shapes-<device>.svg there")  # fmt: skip
-    add("--svg", type=pathlib.Path, metavar="FILE", help="the picture alone")
-    add(
-        "--details", type=pathlib.Path, metavar="FILE", help="a line of JSON for each case, at once"
-    )
-    add("--allow-dirty", action="store_true", help="record figures of uncommitted changes")
+    add_files(add, "write shapes-<device>.json (records) and shapes-<device>.svg there")
+    add("--details", type=pathlib.Path, metavar="FILE",
+        help="a line of JSON for each case, at once")  # fmt: skip
     add("--worker", type=pathlib.Path, default=HERE / "worker.py", help=argparse.SUPPRESS)
-    add("--seed", type=int, default=1, help="of data, pages and verified rows (default: 1)")
     add("--verbose", action="store_true", help="say which peers each case was without, and why")
 
 
 def options_of(arguments, description):
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for add_some in add_what, add_how, add_output:
-        add_some(parser.add_argument)
-    options = parser.parse_args(arguments)
+    parser, options = parsed(arguments, description, add_what, add_service, add_how, add_output)
     if options.dry and options.record:
         parser.error("a dry run's times mean nothing: --dry records nothing")
     options.cases = cases_of(options)

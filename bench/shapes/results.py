@@ -1,5 +1,6 @@
 """From times to figures: ratios over the fastest peer and over the floor, and the worst ten."""
 
+import collections
 import dataclasses
 import pathlib
 import statistics
@@ -80,6 +81,12 @@ def worst_of(measured, key):
     return key(worst), worst.line()
 
 
+def peers_of(results):
+    """How often each package was the fastest: one that was not there is missing here."""
+    found = collections.Counter(measured.peer.split()[0] for measured in results)
+    return ", ".join(f"{name} {count}" for name, count in found.most_common())
+
+
 def figures(results):
     """[(name, value, unit, better, notes)] of what was measured."""
     found, others = [], beside_peers(results)
@@ -88,7 +95,8 @@ def figures(results):
         value, notes = worst_of(others, by_ratio)
         found.append(("shapes.worst_over_peer", value, f"{len(others)} cases; {notes}"))
         middle = statistics.median(map(by_ratio, others))
-        found.append(("shapes.median_over_peer", middle, f"{len(others)} cases"))
+        notes = f"{len(others)} cases; the fastest peers: {peers_of(others)}"
+        found.append(("shapes.median_over_peer", middle, notes))
     few = [measured for measured in others if measured.batch in shapes.ROWS_2_TO_16]
     if few:
         value, notes = worst_of(few, by_ratio)

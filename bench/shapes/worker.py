@@ -8,7 +8,6 @@ worker.py NUMBER   speaks JSON, one object a line: commands on standard input, a
 
 import contextlib
 import ctypes
-import os
 import pathlib
 import statistics
 import sys
@@ -20,7 +19,7 @@ from device import LAYERS, Cuda, Host
 
 # Deadlines, the protocol and FlashInfer's ways are those of whole layers.
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "engines"))
-from engine import PR_SET_PDEATHSIG, SIGKILL, serve  # noqa: E402
+from engine import serve  # noqa: E402
 from ours import Ours  # noqa: E402
 from ways import PagedBatch  # noqa: E402
 
@@ -148,13 +147,5 @@ class Worker:
         return statistics.median(ours), statistics.median(peers) if peers else None
 
 
-def main():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    with contextlib.suppress(KeyboardInterrupt):
-        serve(Worker(), sys.stdin, answers)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Worker)
