@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes as c
 import bisect
+import itertools
 import math
 import os
 import select
@@ -180,7 +181,7 @@ class Session:
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
         self._first, self._left = 0, False
-        self._numbers = 0
+        self._numbers = itertools.count(1)  # next() gives each to one thread alone
         self._pending, self._followers = {}, {}
         self._loops = {}  # event loops that watch the descriptor, and how many awaits each has
         self._places = []  # (address, end, weak reference of Memory), sorted
@@ -333,10 +334,6 @@ class Session:
             else:
                 of.plans -= 1
 
-    def _number(self):
-        self._numbers += 1
-        return self._numbers
-
     def submit(self, function, plan, args, op_ref, operation=None, op=None):
         """Submit by @function, with pointers to its arguments and to @op; waits while the ring is
         full. An @operation is told its end by its number; without one, failures go to whatever
@@ -344,7 +341,7 @@ class Session:
         native = self.native()
         with self._submitting:
             if operation is not None:
-                op.user_data = operation.number = self._numbers = self._numbers + 1
+                op.user_data = operation.number = next(self._numbers)
                 self._pending[operation.number] = operation
             while (code := function(native._as_parameter_, plan, args, op_ref)) == _FULL:
                 self._lead(None, 0.001)
@@ -356,7 +353,7 @@ class Session:
 
     def listen(self, sink):
         """A number for operations that say nothing when they succeed; `sink(failure)` otherwise."""
-        number = self._number()
+        number = next(self._numbers)
         self._pending[number] = sink
         return number
 

@@ -113,7 +113,7 @@ class SessionTest(ServiceTest):
     def waits(self):
         """An operation that will not end: nothing of it was ever submitted."""
         operation = attnd.Operation(self.session, "run")
-        operation.number = self.session._number()
+        operation.number = next(self.session._numbers)
         self.session._pending[operation.number] = operation
         return operation
 
@@ -256,7 +256,7 @@ class Death(unittest.TestCase):
         with service() as path:
             session = attnd.Session(path)
             operation = attnd.Operation(session, "run")
-            operation.number = session._number()
+            operation.number = next(session._numbers)
             session._pending[operation.number] = operation
         with self.assertRaises(attnd.Disconnected):
             operation.wait(20)
