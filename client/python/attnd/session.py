@@ -22,7 +22,7 @@ import weakref
 
 from . import _abi, _convert, _dlpack
 from ._library import cuda, lib
-from .errors import Disconnected, checked, error, last_error
+from .errors import Disconnected, Error, checked, error, last_error
 from .memory import BYTES, Elsewhere, Memory, current_cuda_device, dtype_name
 
 if typing.TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Operation:
 
     def __init__(self, session, what, keep=None, refusal=None):
         self.session, self.what, self.keep, self.refusal = session, what, keep, refusal
-        self.done, self.error, self.callbacks, self.gate = False, None, None, None
+        self.done, self.error, self.callbacks, self.gate = False, None, [], None
         self.number = self.begin_ns = self.end_ns = 0
 
     def _end(self, failure):
@@ -112,8 +112,8 @@ class Operation:
                 refusal.failure = None
         if self.gate is not None:
             self._open()
-        while self.callbacks:
-            self.callbacks.pop()()
+        for ended in list(self.callbacks):
+            ended()
 
     def _open(self):
         """Wake the thread that sleeps until this has ended, or until it may collect itself."""
@@ -440,7 +440,7 @@ class Session:
         gate.acquire()
         operation.gate, self._followers[operation.number] = gate, operation
         try:
-            if not operation.done:
+            if not operation.done and self._leader:  # else it was given up meanwhile
                 gate.acquire(timeout=slice_s)
         finally:
             self._followers.pop(operation.number, None)
@@ -456,22 +456,22 @@ class Session:
             _call_in(loop, self._readable, loop)
 
     def _wait(self, operation, timeout):
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, left = None if timeout is None else time.monotonic() + timeout, timeout
         while not operation.done:
-            left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left < 0:
                 raise TimeoutError(f"{operation.what} goes on after {timeout} s")
-            self._lead(operation, left)
+            self._lead(operation, left)  # also with a timeout of 0: what has ended is found
+            left = None if deadline is None else deadline - time.monotonic()
 
     # ---- asyncio ----
 
     def _future(self, operation):
         """A loop watches the session's descriptor as long as it awaits something of it. Loops may
         come one after the other, or run in several threads: whichever sees completions first hands
-        them out, and wakes the others. Of a loop that ended nothing is left but its place."""
+        them out, and wakes the others."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
+        descriptor, loop = self.fileno(), asyncio.get_running_loop()
         future = loop.create_future()
 
         def ended():
@@ -479,46 +479,51 @@ class Session:
 
         def over(_):
             """It has ended, or its waiter is gone: cancelled, with the loop or without."""
-            callbacks = operation.callbacks
-            if callbacks and ended in callbacks:
-                callbacks.remove(ended)
-            if loop in self._loops:
-                self._loops[loop] -= 1
+            operation.callbacks.remove(ended)
+            loops = self._loops
+            if loop in loops:
+                loops[loop] -= 1
+                if loops[loop] == 0:  # after those who await the next thing at once
+                    loop.call_soon(self._leave, loop)
 
         for other in [x for x in list(self._loops) if x.is_closed()]:
             self._loops.pop(other, None)
         self._loops[loop] = self._loops.get(loop, 0) + 1
+        operation.callbacks.append(ended)
         future.add_done_callback(over)
-        operation.callbacks = [*(operation.callbacks or ()), ended]
         if operation.done:
             ended()
-        loop.add_reader(self.fileno(), self._readable, loop)
+        loop.add_reader(descriptor, self._readable, loop)
         loop.call_soon(self._readable, loop)
         return future.__await__()
 
     def _readable(self, loop):
-        """In an event loop: collect, and ask to be woken as long as it awaits something."""
-        if loop not in self._loops or self._native is None:
+        """In an event loop that awaits something: collect, and ask to be woken. Others are turned
+        away meanwhile, so who leaves without having asked calls them."""
+        native, me, armed = self._native, _me(), False
+        if native is None or not self._loops.get(loop):
             return
-        native, me = self.native(), _me()
         if self._leader.setdefault(0, me) != me:
             return  # it calls again when it hands over
         try:
-            self._collect(native, 0)
-            while self._loops.get(loop):
-                if checked(lib.attnd_arm(native)) == 0:
-                    return
+            while not armed:
                 self._collect(native, 0)
-            self._loops.pop(loop, None)
-            loop.remove_reader(lib.attnd_fd(native))
-        except Disconnected as failure:
+                armed = checked(lib.attnd_arm(native)) == 0
+        except Error as failure:
             self._fail(failure)
-            self._loops.pop(loop, None)
-            loop.remove_reader(lib.attnd_fd(native))
         finally:
             self._leader.pop(0, None)
-            if loop not in self._loops and (self._followers or self._loops):
-                self._hand_over()  # to those who were turned away; nobody has armed for them
+            if not armed:
+                self._hand_over()
+
+    def _leave(self, loop):
+        """Of a loop that awaits nothing nothing is left: it may stop, and be called in vain."""
+        native = self._native
+        if native is None or self._loops.get(loop) != 0:
+            return
+        self._loops.pop(loop, None)
+        loop.remove_reader(lib.attnd_fd(native))
+        self._hand_over()
 
 
 def _call_in(loop, function, *arguments):

@@ -123,6 +123,16 @@ class SessionTest(ServiceTest):
             self.waits().wait(0.05)
         self.assertGreaterEqual(time.monotonic() - begin, 0.05)
 
+    def test_what_has_ended_is_found_without_a_timeout(self):
+        attention, q, o = self.engine()
+        operation, deadline = attention.submit(q, 0, o), time.monotonic() + 20
+        while not operation.done and time.monotonic() < deadline:
+            try:
+                operation.wait(0)
+            except TimeoutError:
+                pass
+        self.assertTrue(operation.done)
+
     def test_a_signal_ends_a_wait_by_its_handlers_exception(self):
         class Interrupted(Exception):
             pass
