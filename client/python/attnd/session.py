@@ -183,7 +183,8 @@ class Session:
         self._first, self._left = 0, False
         self._numbers = itertools.count(1)  # next() gives each to one thread alone
         self._pending, self._followers = {}, {}
-        self._loops = {}  # event loops that watch the descriptor, and how many awaits each has
+        self._loops = {}  # event loops, and how many awaits each has
+        self._watching = set()  # those of them that watch the descriptor
         self._places = []  # (address, end, weak reference of Memory), sorted
         self._doomed = []  # (plan, its pool): not destroyed yet, because they were in flight
         self._poll = select.poll()
@@ -217,7 +218,7 @@ class Session:
         loops, self._loops = self._loops, {}
         for loop in loops:
             # The loop holds the session until then: its descriptor must not be another's.
-            _call_in(loop, lambda loop=loop: loop.remove_reader(lib.attnd_fd(native)))
+            _call_in(loop, self._watch, loop, native, False)
         self._fail(error(_abi.Fault(code=_DISCONNECTED)))
 
     @property
@@ -452,8 +453,7 @@ class Session:
             if found.gate is not None and not found.done:
                 found._open()
                 break
-        for loop in list(self._loops):
-            _call_in(loop, self._readable, loop)
+        self._call_loops()
 
     def _wait(self, operation, timeout):
         deadline, left = None if timeout is None else time.monotonic() + timeout, timeout
@@ -471,7 +471,8 @@ class Session:
         them out, and wakes the others."""
         import asyncio
 
-        descriptor, loop = self.fileno(), asyncio.get_running_loop()
+        native, loop = self.native(), asyncio.get_running_loop()
+        self._watch(loop, native, True)
         future = loop.create_future()
 
         def ended():
@@ -487,25 +488,28 @@ class Session:
                     loop.call_soon(self._leave, loop)
 
         for other in [x for x in list(self._loops) if x.is_closed()]:
-            self._loops.pop(other, None)
+            self._forget_loop(other)
         self._loops[loop] = self._loops.get(loop, 0) + 1
         operation.callbacks.append(ended)
         future.add_done_callback(over)
         if operation.done:
             ended()
-        loop.add_reader(descriptor, self._readable, loop)
         loop.call_soon(self._readable, loop)
         return future.__await__()
 
     def _readable(self, loop):
-        """In an event loop that awaits something: collect, and ask to be woken. Others are turned
-        away meanwhile, so who leaves without having asked calls them."""
+        """In an event loop that awaits something: collect, and ask to be woken. While another has
+        the lead it does not watch: the descriptor stays readable until that one has collected."""
         native, me, armed = self._native, _me(), False
         if native is None or not self._loops.get(loop):
             return
         if self._leader.setdefault(0, me) != me:
-            return  # it calls again when it hands over
+            self._watch(loop, native, False)
+            if not self._leader:  # who gave it up has still seen this one watch
+                loop.call_soon(self._readable, loop)
+            return
         try:
+            self._watch(loop, native, True)
             while not armed:
                 self._collect(native, 0)
                 armed = checked(lib.attnd_arm(native)) == 0
@@ -513,17 +517,36 @@ class Session:
             self._fail(failure)
         finally:
             self._leader.pop(0, None)
-            if not armed:
+            if armed:
+                self._call_loops(but=self._watching)
+            else:
                 self._hand_over()
+
+    def _watch(self, loop, native, watch):
+        if watch and loop not in self._watching:
+            loop.add_reader(lib.attnd_fd(native), self._readable, loop)
+            self._watching.add(loop)
+        elif not watch and loop in self._watching:
+            self._watching.discard(loop)
+            loop.remove_reader(lib.attnd_fd(native))
+
+    def _call_loops(self, but=()):
+        for loop in list(self._loops):
+            if loop not in but:
+                _call_in(loop, self._readable, loop)
 
     def _leave(self, loop):
         """Of a loop that awaits nothing nothing is left: it may stop, and be called in vain."""
         native = self._native
         if native is None or self._loops.get(loop) != 0:
             return
-        self._loops.pop(loop, None)
-        loop.remove_reader(lib.attnd_fd(native))
+        self._watch(loop, native, False)
+        self._forget_loop(loop)
         self._hand_over()
+
+    def _forget_loop(self, loop):
+        self._loops.pop(loop, None)
+        self._watching.discard(loop)
 
 
 def _call_in(loop, function, *arguments):

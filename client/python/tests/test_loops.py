@@ -2,11 +2,14 @@
 and one that awaits nothing is left alone."""
 
 import asyncio
+import select
 import threading
 import unittest
 import unittest.mock
 
 import attnd
+from attnd._library import lib
+from attnd.errors import checked
 from service import ServiceTest
 
 
@@ -114,6 +117,28 @@ class LoopsTest(ServiceTest):
         finally:
             left.append(True)
             thread.join(20)
+
+    def test_a_loop_that_is_turned_away_waits_until_it_is_called(self):
+        endless, session, readable = self.endless(), self.session, select.poll()
+        readable.register(session, select.POLLIN)
+        self.leads[0] = another = -1
+        self.assertEqual(checked(lib.attnd_arm(session.native())), 0)
+        operation = self.submit()
+        self.assertTrue(readable.poll(20_000))  # and stays it, until somebody collects
+
+        async def turned_away():
+            task = asyncio.create_task(self.wait_for(endless))
+            with unittest.mock.patch.object(session, "_readable", wraps=session._readable) as calls:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                self.assertLess(calls.call_count, 4)
+            self.assertEqual((self.leads.pop(0), operation.done), (another, False))
+            session._hand_over()
+            await asyncio.wait_for(self.wait_for(operation), 20)
+            endless._end(None)
+            await task
+
+        asyncio.run(turned_away())
 
     def test_a_loop_that_stopped_is_called_no_more(self):
         loop, calls = asyncio.new_event_loop(), []
