@@ -448,7 +448,8 @@ class Session:
 
     def _hand_over(self):
         """Somebody else who waits collects from now on. Loops are called in any case: a follower
-        that is awake already may leave without the lead, and a loop does not look again by itself."""
+        that is awake already may leave without the lead, and a loop does not look again by
+        itself."""
         for found in list(self._followers.values()):
             if found.gate is not None and not found.done:
                 found._open()

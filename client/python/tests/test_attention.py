@@ -215,7 +215,7 @@ class AttentionTest(ServiceTest):
         q.numpy()[:] = self.normal(batch.rows, HEADS, DIM)
         self.attention.plan(*batch.csr(), HEADS, causal=True)
         self.attention.run(q.numpy(), 1, o.numpy(), lse)
-        self.assertEqual(self.attention._spare, {})  # nothing was copied
+        self.assertEqual(self.attention._tensors.spare, {})  # nothing was copied
         self.check(batch, q.numpy(), o.numpy(), lse.numpy())
 
     def test_tables_of_the_session_are_read_where_they_lie(self):
