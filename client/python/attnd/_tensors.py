@@ -10,12 +10,11 @@ import math
 import numpy
 
 from ._dlpack import CPU, contiguous
-from ._settings import STRIDED
+from ._settings import STRIDED, name_of
 from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
 
 _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
 _KEPT_MAX = 1024  # tensors that do
-_SAID = {"o": "out"}  # what errors call it
 
 
 class Tensors:
@@ -51,15 +50,17 @@ class Tensors:
         """Refuse a tensor that is not what the plan wants. Return: whether its strides are
         right."""
         wanted, of = self.shapes[name], "float32" if name == "lse" else self.dtype
-        planned, said = self._strides.get(name), _SAID.get(name, name)
+        planned = self._strides.get(name)
         if tuple(shape) != wanted or dtype != of:
             raise ValueError(
-                f"{said} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
+                f"{name_of(name)} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
             )
         if planned is None:
             return tuple(strides) == contiguous(wanted) or self.rows == 0
         if tuple(strides[:2]) != planned or (name != "lse" and strides[2] != 1):
-            raise ValueError(f"{said} has strides {tuple(strides)}; they were planned as {planned}")
+            raise ValueError(
+                f"{name_of(name)} has strides {tuple(strides)}; they were planned as {planned}"
+            )
         return True
 
     def fill(self, place, name, x, read, back):
@@ -76,11 +77,10 @@ class Tensors:
             and x.memory._native is self.session._native
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
-        said = _SAID.get(name, name)
-        refuse_gradient(said, x)
+        refuse_gradient(name_of(name), x)
         if not read and not getattr(getattr(x, "flags", None), "writeable", True):
-            raise ValueError(f"{said} is read-only")
-        described = describe(x, said)
+            raise ValueError(f"{name_of(name)} is read-only")
+        described = describe(x, name_of(name))
         _, shape, strides, dtype, kind, _ = described
         if self.check(name, shape, strides, dtype):
             try:
@@ -89,9 +89,11 @@ class Tensors:
                 if kind != CPU:
                     raise
         elif kind != CPU:
-            raise ValueError(f"{said} is not contiguous: say its strides to plan()")
+            raise ValueError(f"{name_of(name)} is not contiguous: say its strides to plan()")
         if back is None and not read:
-            raise Elsewhere(f"{said} must lie in memory of the session, contiguous as planned")
+            raise Elsewhere(
+                f"{name_of(name)} must lie in memory of the session, contiguous as planned"
+            )
         own = self._stage(name, dtype)
         if read:
             copy(own, x)
@@ -104,8 +106,7 @@ class Tensors:
         gives its memory to the next."""
         if name in self._strides:
             raise Elsewhere(
-                f"{_SAID.get(name, name)} was planned with strides: it must lie in memory of the "
-                "session"
+                f"{name_of(name)} was planned with strides: it must lie in memory of the session"
             )
         nbytes = math.prod(self.shapes[name]) * BYTES[dtype]
         spare = self.spare.setdefault(name, [])

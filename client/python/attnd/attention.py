@@ -20,7 +20,7 @@ import numpy
 from . import _abi, _convert, _csr
 from ._library import capture_of, cuda, lib
 from ._prepared import Prepared
-from ._settings import STRIDED, Settings
+from ._settings import STRIDED, Settings, name_of
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
 from .errors import Error, NoMemory, checked
@@ -178,7 +178,8 @@ class BatchAttention:
             before is not None
             and before[0]() is qo_indptr is not None and before[1]() is kv_indptr is not None
             and before[2]() is kv_indices is not None
-            and before[3]() is kv_last_page_len is not None and not tables and self._said.same(options)
+            and before[3]() is kv_last_page_len is not None
+            and not tables and self._said.same(options)
             and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, *before[5])
         ):  # fmt: skip
             self._refusal.failure = None
@@ -475,11 +476,11 @@ class BatchAttention:
     def _prepare(self, layer, tensors, captured=False):
         """The number of the run of these tensors, prepared the first time."""
         for name, x in zip(STRIDED, tensors):
-            refuse_gradient(name, x)
-        described = [(name, *describe(x, name)) for name, x in zip(STRIDED, tensors)]
+            refuse_gradient(name_of(name), x)
+        described = [(name, *describe(x, name_of(name))) for name, x in zip(STRIDED, tensors)]
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._tensors.check(name, shape, strides, dtype):
-                raise ValueError(f"{name} is not contiguous: say its strides to plan()")
+                raise ValueError(f"{name_of(name)} is not contiguous: say its strides to plan()")
         return self._prepared.number(self._plan, layer, tensors, described, captured)
 
     def lane_error(self) -> None:
