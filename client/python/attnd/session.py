@@ -160,8 +160,7 @@ class Session:
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
         tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
-        if execute not in _abi.EXECUTORS:
-            raise ValueError(f"execute is one of {', '.join(_abi.EXECUTORS)}, not {execute!r}")
+        execute = _convert.choice("execute", execute, _abi.EXECUTORS)
         if socket is not None:
             socket = _convert.terminated("socket", os.fsencode(socket))
         args = _abi.OpenArgs(

@@ -182,10 +182,16 @@ class SessionTest(ServiceTest):
     def test_the_descriptor_is_readable_when_there_is_something(self):
         attention, q, o = self.engine()
         attention.run(q, 0, o)
-        operation = attention.submit(q, 0, o)
-        self.assertEqual(operation.done, False)
         poll = select.poll()
         poll.register(self.session, select.POLLIN)
+        native = self.session.native()
+        checked(lib.attnd_arm(native))
+        while poll.poll(0):  # what has ended by now
+            self.session._collect(native, 0)
+            checked(lib.attnd_arm(native))
+        operation = attention.submit(q, 0, o)
+        self.assertEqual(poll.poll(20_000), [(self.session.fileno(), select.POLLIN)])
+        self.assertEqual(operation.done, False)
         operation.wait(20)
 
     def test_a_child_of_fork_is_told_and_the_parent_goes_on(self):
