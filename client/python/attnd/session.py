@@ -449,11 +449,19 @@ class Session:
         """Somebody else who waits collects from now on. Loops are called in any case: a follower
         that is awake already may leave without the lead, and a loop does not look again by
         itself."""
+        self._wake_follower()
+        self._call_loops()
+
+    def _wake_follower(self):
         for found in list(self._followers.values()):
             if found.gate is not None and not found.done:
                 found._open()
                 break
-        self._call_loops()
+
+    def _call_loops(self, but=()):
+        for loop in list(self._loops):
+            if loop not in but:
+                _call_in(loop, self._readable, loop)
 
     def _wait(self, operation, timeout):
         deadline, left = None if timeout is None else time.monotonic() + timeout, timeout
@@ -530,19 +538,14 @@ class Session:
             self._watching.discard(loop)
             loop.remove_reader(lib.attnd_fd(native))
 
-    def _call_loops(self, but=()):
-        for loop in list(self._loops):
-            if loop not in but:
-                _call_in(loop, self._readable, loop)
-
     def _leave(self, loop):
-        """Of a loop that awaits nothing nothing is left: it may stop, and be called in vain."""
+        """Forget a loop that awaits nothing: it may stop, and then it runs no calls."""
         native = self._native
         if native is None or self._loops.get(loop) != 0:
             return
         self._watch(loop, native, False)
         self._forget_loop(loop)
-        self._hand_over()
+        self._wake_follower()  # this loop may have turned it away; other loops watch by themselves
 
     def _forget_loop(self, loop):
         self._loops.pop(loop, None)
