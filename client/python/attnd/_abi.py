@@ -48,7 +48,8 @@ OpenArgs = _struct(
 Info = _struct(
     "attnd_info",
     size=u32, session=u32, backend=c.c_char * 16, isa=c.c_char * 32, daemon_version=c.c_char * 32,
-    ring_entries=u32, arena_bytes=u64, residency=c.c_char * 16, gpu_uuid=u8 * 16, mps=u32, executor=u32,
+    ring_entries=u32, arena_bytes=u64, residency=c.c_char * 16, gpu_uuid=u8 * 16, mps=u32,
+    executor=u32,
 )  # fmt: skip
 MemoryInfo = _struct(
     "attnd_memory_info", size=u32, memory_kind=u32, size_bytes=u64, address=c.c_void_p

@@ -13,8 +13,9 @@ _INT32 = numpy.dtype(numpy.int32)
 
 
 def levels(arrays):
-    """The four arrays of each level, of four arrays or of four lists of arrays."""
-    several = [isinstance(x, (list, tuple)) and any(map(_is_array, x)) for x in arrays]
+    """The four arrays of each level, of four arrays or of four lists of arrays: of a list the first
+    tells, which may be of many page ids."""
+    several = [isinstance(x, (list, tuple)) and any(map(_is_array, x[:1])) for x in arrays]
     if not any(several):
         return [arrays]
     for name, x in zip(NAMES, arrays):

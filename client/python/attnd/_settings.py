@@ -8,7 +8,7 @@ from . import _abi, _convert
 from ._variant import numbers_of
 from .memory import FP8, dtype_name
 
-STRIDED = "q", "o", "lse", "k", "v"
+STRIDED = "q", "o", "lse", "k", "v"  # as struct attnd_batch calls them
 OPTIONS = 18  # those in front of the variant's
 _POOL = (
     ("num_kv_heads", "num_kv_heads"), ("head_dim_qk", "head_dim"), ("head_dim_vo", "head_dim_vo"),
@@ -58,9 +58,13 @@ class Settings:
         return tuple(map(type, options)) == self.types and options == self.options
 
 
+def name_of(name):
+    """What callers, and errors, call one of STRIDED."""
+    return "out" if name == "o" else name
+
+
 def _strides(name, pair):
-    name = {"o": "out"}.get(name, name)
-    return _convert.integers(f"{name}_strides", pair, 2, 0, 1 << 48)
+    return _convert.integers(f"{name_of(name)}_strides", pair, 2, 0, 1 << 48)
 
 
 def _agreed(pool, of_pool, q_type, kv_type):

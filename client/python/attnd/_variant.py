@@ -97,8 +97,9 @@ def _table(pool, name, table, one):
     if shape not in (one, (pool.layers, *one)):
         raise ValueError(f"{name} is {shape}; the plan wants {one} or {(pool.layers, *one)}")
     dense = strides[len(shape) - len(one) :] == (one[-1], 1)[-len(one) :]
+    layered = len(shape) > len(one)
     try:
-        if dtype != "float32" or not dense:
+        if dtype != "float32" or not dense or (layered and not 0 <= strides[0] <= _convert.U32):
             raise LookupError
         memory, offset, kept = pool.session.place(described)
     except LookupError:
@@ -106,7 +107,7 @@ def _table(pool, name, table, one):
         kept = pool.session.empty(shape, "float32", device)
         copy(kept, table)
         memory, offset, strides = kept.memory.handle, kept.offset, kept.strides
-    stride = strides[0] if len(shape) > len(one) else 0
+    stride = strides[0] if layered else 0
     return _abi.Table(memory=memory, layer_stride=stride, offset_bytes=offset), kept
 
 

@@ -11,33 +11,25 @@ and waits: the call returns at once, a CUDA graph may hold it, and what went wro
 
 from __future__ import annotations
 
-import collections
 import ctypes as c
-import math
 import typing
 import weakref
 
 import numpy
 
 from . import _abi, _convert, _csr
-from ._dlpack import CPU, contiguous
-from ._library import allocation_of, capture_of, cuda, lib
-from ._settings import STRIDED, Settings
+from ._library import capture_of, cuda, lib
+from ._prepared import Prepared
+from ._settings import STRIDED, Settings, name_of
+from ._tensors import Tensors
 from ._variant import mask_of, variant_of
 from .errors import Error, NoMemory, checked
-from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
+from .memory import Tensor, describe, refuse_gradient
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides
     from .pool import PagePool
-
-_PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared, beside those of graphs
-_STAGED_MAX = 16  # copies of host tensors that wait for a run to end
-_KEPT_MAX = 1024  # tensors that do
-# Sessions of which a graph captured a run: nobody knows for how long it may be replayed, and it
-# writes to a mailbox that ends with its session. They end with the process.
-_of_graphs = set()
 
 
 def _stream(torch, stream):
@@ -65,11 +57,10 @@ class BatchAttention:
         pool._native()
         lane = _convert.integer("lane", lane, 0, _abi.LANES - 1)
         self.pool, self.session, self.lane = pool, pool.session, lane
-        self._plan = self._batch = self._levels = self._shaped_for = None
-        self._capacity, self._strides = None, {}
+        self._plan = self._batch = self._levels = self._capacity = None
         self._said, self._strided = None, False  # the last plan()'s options; has _batch strides?
-        self._kept, self._staged, self._spare, self._tables = [], [], {}, None
-        self._prepared, self._held = collections.OrderedDict(), {}  # held: a graph has them
+        self._tensors, self._tables = Tensors(pool), None
+        self._prepared = Prepared(pool.session, lane)
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
         self._quiet = c.byref(
@@ -85,14 +76,24 @@ class BatchAttention:
         session, self.session = self.session, None
         if session is None:
             return
+        self._planned = None
         session.forget(self._number)
         if session.closed:
             return
-        for number, _ in (*self._prepared.values(), *self._held.values()):
-            lib.attnd_unprepare(session.native(), number)
+        self._prepared.end()
         plan, self._plan = self._plan, None
         if plan is not None:  # no wait: whoever dropped the last run calls this, anywhere
             session.destroy_plan(plan, self.pool)
+
+    @property
+    def rows(self) -> int | None:
+        """Of q and out in the planned batch."""
+        return self._tensors.rows
+
+    @property
+    def dtype(self) -> str | None:
+        """Of the rows of the planned batch."""
+        return self._tensors.dtype
 
     def _native(self, what=None):
         """The library's session. The first thing that a call does: in a child it says Forked."""
@@ -174,10 +175,12 @@ class BatchAttention:
         masked = custom_mask is not None or packed_custom_mask is not None
         tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         if (
-            before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
-            and before[2]() is kv_indices and before[3]() is kv_last_page_len
+            before is not None
+            and before[0]() is qo_indptr is not None and before[1]() is kv_indptr is not None
+            and before[2]() is kv_indices is not None
+            and before[3]() is kv_last_page_len is not None
             and not tables and self._said.same(options)
-            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, before[5], self.rows)
+            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, *before[5])
         ):  # fmt: skip
             self._refusal.failure = None
             if before[6]:
@@ -209,16 +212,13 @@ class BatchAttention:
         room = entries, rows, pages, len(csr), said.fixed_split
         self._set_plan(said.heads, room, wait)
         self._tables = kept_tables  # until another plan does without them
-        if said.strides or self._strides or (rows, said.heads, said.dtype) != self._shaped_for:
-            self.rows, self.dtype, self._strides = rows, said.dtype, said.strides
-            self._shaped_for = rows, said.heads, said.dtype
-            self._shapes = {name: self._shape(name) for name in STRIDED}
+        self._tensors.plan(said.heads, rows, said.dtype, said.strides)
         self._entries = entries
         plain = not tables and not said.strides and said.options is not None
         named = _csr.named_again(csr, kept) if plain else None
         if named is not None:
             references, unchanged, places = named
-            self._planned = *references, unchanged, places, wait
+            self._planned = *references, unchanged, (places, rows), wait
 
     def _fill_batch(self, said, variant, starts):
         """struct attnd_batch, of numbers and of the levels that are filled in."""
@@ -247,9 +247,7 @@ class BatchAttention:
             raise
         before, self._plan = self._plan, plan
         self._capacity, self.num_qo_heads = capacity, heads
-        self._drop_prepared(0)
-        while self._held:
-            self._unprepare(self._held.popitem()[1][0])
+        self._prepared.drop_all()
         if before is not None:
             self.session.destroy_plan(before, self.pool)
 
@@ -316,17 +314,8 @@ class BatchAttention:
             return self._run_on_stream(layer, q, out, lse, stream)
         operation, out, lse, back = self._submit(layer, q, out, lse, 0)
         operation.wait()
-        self._bring_back(back)
+        self._tensors.bring_back(back)
         return out, lse
-
-    def _bring_back(self, back):
-        """What ended wrote into copies, and the memory of these for the next."""
-        for to, source in back:
-            copy(to, source)
-        if self._staged:
-            for name, memory in self._staged:
-                self._spare.setdefault(name, []).append(memory)
-            self._staged = []
 
     def submit(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None, *,
@@ -338,37 +327,35 @@ class BatchAttention:
         self._native("submit")
         timeout_us = _convert.integer("timeout_us", timeout_us, 0, _convert.U32)
         layer = self.pool.layer_of(kv_cache)
-        self._place("o", out, False, None)
+        self._tensors.place("o", out, False, None)
         if lse is not None:
-            self._place("lse", lse, False, None)
+            self._tensors.place("lse", lse, False, None)
         operation, _, _, _ = self._submit(layer, q, out, lse, timeout_us)
-        self._staged = []  # nobody here learns when it has ended: the operation keeps them
+        self._tensors.staged = []  # nobody here learns when it has ended: the operation keeps them
         return operation
 
     def append(self, k: Array, v: Array, kv_cache: Layer) -> None:
         """Store K and V of the batch's new tokens, [rows, num_kv_heads, head_dim] each, at the end
         of their requests. A run that is submitted afterwards sees them."""
         self._native("append")
-        args = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache))
-        for name, x in (("k", k), ("v", v)):
-            memory, offset, keep = self._place(name, x, True, None)
-            setattr(args, name, _abi.Place(memory, offset))
-            self._kept.append(keep)
-        if len(self._staged) < _STAGED_MAX and len(self._kept) < _KEPT_MAX:
+        args, tensors = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache)), self._tensors
+        tensors.fill(args.k, "k", k, True, None)
+        tensors.fill(args.v, "v", v, True, None)
+        if not tensors.enough():
             self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
             return
         # Enough is kept for what is in flight: when this has ended, all before it in the lane has.
-        operation, op = Operation(self.session, "append", (self, self._kept)), self._op
+        operation, op = Operation(self.session, "append", (self, tensors.kept)), self._op
         op.timeout_us = 0
         self.session.submit(
             lib.attnd_append, self._plan, c.byref(args), c.byref(op), operation, op
         )
-        self._kept = []
+        tensors.kept = []
         try:
             operation.wait()
         except Error as failure:
             self._refusal(failure)
-        self._bring_back(())
+        tensors.bring_back(())
 
     def merge_state(
         self, v_a: Array, s_a: Array, v_b: Array, s_b: Array, out: Array | None = None,
@@ -383,131 +370,59 @@ class BatchAttention:
             import torch
 
             torch.cuda.current_stream().synchronize()
-        args, back = _abi.MergeArgs(), []
-        out = _like(v_a, self._shapes["o"], self.dtype) if out is None else out
-        lse = _like(s_a, self._shapes["lse"], "float32") if lse is None else lse
+        args, back, tensors = _abi.MergeArgs(), [], self._tensors
+        out = tensors.new("o", v_a) if out is None else out
+        lse = tensors.new("lse", s_a) if lse is None else lse
         for place, name, x in (
             (args.o_a, "o", v_a), (args.lse_a, "lse", s_a), (args.o_b, "o", v_b),
             (args.lse_b, "lse", s_b),
         ):  # fmt: skip
-            self._fill(place, name, x, True, None)
-        self._fill(args.o, "o", out, False, back)
-        self._fill(args.lse, "lse", lse, False, back)
+            tensors.fill(place, name, x, True, None)
+        tensors.fill(args.o, "o", out, False, back)
+        tensors.fill(args.lse, "lse", lse, False, back)
         op = _abi.Op(lane=self.lane)
-        operation = Operation(self.session, "merge", (self, self._kept), self._refusal)
+        operation = Operation(self.session, "merge", (self, tensors.kept), self._refusal)
         self.session.submit(
             lib.attnd_merge_state, self._plan, c.byref(args), c.byref(op), operation, op
         )
-        self._kept = []
+        tensors.kept = []
         operation.wait()
-        self._bring_back(back)
+        tensors.bring_back(back)
         return out, lse
 
     def _submit(self, layer, q, out, lse, timeout_us):
-        before, args, kept, back = self._filled, self._run_args, self._kept, ()
+        before, args, tensors, back = self._filled, self._run_args, self._tensors, ()
         if (
-            before is not None and before[0] is self._shapes and before[1]() is q
+            before is not None and before[0] is tensors.shapes and before[1]() is q
             and before[2]() is out and (lse is None if before[3] is None else before[3]() is lse)
         ):  # fmt: skip
-            kept += (q, out, lse)
+            tensors.kept += (q, out, lse)
         else:
             out, lse, back = self._fill_all(q, out, lse)
         args.layer, self._op.timeout_us = layer, timeout_us
-        operation = Operation(self.session, "run", (self, kept), self._refusal)
+        operation = Operation(self.session, "run", (self, tensors.kept), self._refusal)
         self.session.submit(lib.attnd_run, self._plan, *self._run_refs, operation, self._op)
-        self._kept = []
+        tensors.kept = []
         return operation, out, lse, back
 
     def _fill_all(self, q, out, lse):
         """The places of a run's tensors; new ones for those that were not given."""
-        args, back, self._filled = self._run_args, [], None
+        args, back, tensors, self._filled = self._run_args, [], self._tensors, None
         if out is None:
-            out = _like(q, self._shapes["o"], self.dtype)
+            out = tensors.new("o", q)
         if lse is True:
-            lse = _like(q, self._shapes["lse"], "float32")
-        self._fill(args.q, "q", q, True, None)
-        self._fill(args.o, "o", out, False, back)
+            lse = tensors.new("lse", q)
+        tensors.fill(args.q, "q", q, True, None)
+        tensors.fill(args.o, "o", out, False, back)
         if lse is None:
             args.lse.memory = 0
         else:
-            self._fill(args.lse, "lse", lse, False, back)
+            tensors.fill(args.lse, "lse", lse, False, back)
         ours = type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None))
-        if ours and not self._staged:
+        if ours and not tensors.staged:
             refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)
-            self._filled = self._shapes, *refs
+            self._filled = tensors.shapes, *refs
         return out, lse, back
-
-    def _fill(self, place, name, x, read, back):
-        place.memory, place.offset_bytes, keep = self._place(name, x, read, back)
-        self._kept.append(keep)
-
-    def _shape(self, name):
-        heads = self.pool.num_kv_heads if name in "kv" else self.num_qo_heads
-        dim = self.pool.head_dim if name in "qk" else self.pool.head_dim_vo
-        return (self.rows, heads) if name == "lse" else (self.rows, heads, dim)
-
-    def _check(self, name, shape, strides, dtype):
-        """Refuse a tensor that is not what the plan wants. Return: whether its strides are
-        right."""
-        wanted, of = self._shapes[name], "float32" if name == "lse" else self.dtype
-        name = "out" if name == "o" else name
-        if tuple(shape) != wanted or dtype != of:
-            raise ValueError(
-                f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
-            )
-        planned = self._strides.get("o" if name == "out" else name)
-        if planned is None:
-            return tuple(strides) == contiguous(wanted) or self.rows == 0
-        if tuple(strides[:2]) != planned or (name != "lse" and strides[2] != 1):
-            raise ValueError(f"{name} has strides {tuple(strides)}; they were planned as {planned}")
-        return True
-
-    def _place(self, name, x, read, back):
-        """(memory, offset, what keeps it) of a tensor, or of a copy in memory of the session.
-        Copies that are written go to @back; without it they are refused."""
-        if (
-            type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not
-            self._strides and x.dtype == ("float32" if name == "lse" else self.dtype)
-            and x.memory._native is self.session._native
-        ):  # fmt: skip
-            return x.memory.handle, x.offset, x
-        refuse_gradient("out" if name == "o" else name, x)
-        if not read and not getattr(getattr(x, "flags", None), "writeable", True):
-            raise ValueError(f"{'out' if name == 'o' else name} is read-only")
-        described = describe(x, "out" if name == "o" else name)
-        _, shape, strides, dtype, kind, _ = described
-        fits = self._check(name, shape, strides, dtype)
-        if fits:
-            try:
-                return self.session.place(described)
-            except LookupError:
-                if kind != CPU:
-                    raise
-        elif kind != CPU:
-            raise ValueError(f"{name} is not contiguous: say its strides to plan()")
-        if back is None and not read:
-            name = "out" if name == "o" else name
-            raise Elsewhere(f"{name} must lie in memory of the session, contiguous as planned")
-        own = self._stage(name, self._shapes[name], dtype)
-        if read:
-            copy(own, x)
-        else:
-            back.append((x, own))
-        return own.memory.handle, own.offset, own
-
-    def _stage(self, name, shape, dtype):
-        """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives
-        its memory back when it has ended."""
-        if name in self._strides:
-            raise Elsewhere(
-                f"{name} was planned with strides: it must lie in memory of the session"
-            )
-        nbytes, spare = math.prod(shape) * BYTES[dtype], self._spare.setdefault(name, [])
-        memory = spare.pop() if spare else None
-        if memory is None or memory.nbytes < nbytes:
-            memory = self.session.memory(max(2 * nbytes, 4096))
-        self._staged.append((name, memory))
-        return memory.tensor(shape, dtype)
 
     # ---- on a stream ----
 
@@ -540,9 +455,11 @@ class BatchAttention:
         import torch
 
         if out is None:
-            out = torch.empty(self._shapes["o"], dtype=getattr(torch, self.dtype), device="cuda")
+            shape, dtype = self._tensors.shapes["o"], getattr(torch, self.dtype)
+            out = torch.empty(shape, dtype=dtype, device="cuda")
         if lse is True:
-            lse = torch.empty(self._shapes["lse"], dtype=torch.float32, device="cuda")
+            shape = self._tensors.shapes["lse"]
+            lse = torch.empty(shape, dtype=torch.float32, device="cuda")
         here = _stream(torch, stream)
         capture = capture_of(here.cuda_stream)
         number = self._prepare(layer, [q, out] if lse is None else [q, out, lse], capture[0])
@@ -557,74 +474,16 @@ class BatchAttention:
         return out, lse
 
     def _prepare(self, layer, tensors, captured=False):
-        """The run of these tensors, prepared the first time. They are known by their place and by
-        the number of the allocation there. A graph replays the run's number: what is @captured
-        stays prepared until the plan has to go; of the others the last _PREPARED_MAX do."""
+        """The number of the run of these tensors, prepared the first time."""
         for name, x in zip(STRIDED, tensors):
-            refuse_gradient(name, x)
-        described = [(name, *describe(x, name)) for name, x in zip(STRIDED, tensors)]
+            refuse_gradient(name_of(name), x)
+        described = [(name, *describe(x, name_of(name))) for name, x in zip(STRIDED, tensors)]
         for name, _, shape, strides, dtype, _, _ in described:
-            if not self._check(name, shape, strides, dtype):
-                raise ValueError(f"{name} is not contiguous: say its strides to plan()")
-        places = tuple(_place_of(address, kind) for _, address, _, _, _, kind, _ in described)
-        key = layer, places
-        found = self._held.get(key) or self._prepared.get(key)
-        if found is None:
-            found = self._prepare_new(layer, described, tensors, places)
-        if captured and key not in self._held:
-            _of_graphs.add(self.session.native())
-            self._held[key] = found
-            self._prepared.pop(key, None)
-        elif key not in self._held:
-            self._prepared[key] = found
-            self._prepared.move_to_end(key)
-        return found[0]
-
-    def _prepare_new(self, layer, described, tensors, places):
-        self._drop_prepared(_PREPARED_MAX - 1)
-        self._drop_stale(places)
-        args, number = _abi.PrepareArgs(layer=layer, lane=self.lane), c.c_uint32()
-        kept = [x.memory for x in tensors if type(x) is Tensor]
-        for name, *x in described:
-            memory, offset, _ = self.session.place(x)
-            setattr(args, name, _abi.Place(memory, offset))
-        native = self.session.native()
-        checked(lib.attnd_prepare(native, self._plan, c.byref(args), c.byref(number)))
-        return number.value, kept
-
-    def _drop_stale(self, places):
-        """Runs of memory that was freed, as one sees when something else lies there."""
-        known = dict(places)
-        for runs in (self._prepared, self._held):
-            stale = [
-                key for key in runs if any(at in known and known[at] != n for at, n in key[1])
-            ]
-            for key in stale:
-                self._unprepare(runs.pop(key)[0])
-
-    def _drop_prepared(self, most):
-        while len(self._prepared) > most:
-            _, (number, _) = self._prepared.popitem(last=False)
-            self._unprepare(number)
-
-    def _unprepare(self, number):
-        checked(lib.attnd_unprepare(self.session.native(), number))
+            if not self._tensors.check(name, shape, strides, dtype):
+                raise ValueError(f"{name_of(name)} is not contiguous: say its strides to plan()")
+        return self._prepared.number(self._plan, layer, tensors, described, captured)
 
     def lane_error(self) -> None:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
-
-
-def _place_of(address, kind):
-    """What a tensor is known by while it may be freed and others come to lie there."""
-    return address, None if kind == CPU else allocation_of(address)
-
-
-def _like(q, shape, dtype):
-    """A new tensor of q's framework."""
-    if type(q).__module__.partition(".")[0] == "torch":
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=q.device)
-    return numpy.empty(shape, {"bfloat16": "uint16"}.get(dtype, dtype))

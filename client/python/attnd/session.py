@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes as c
 import bisect
+import itertools
 import math
 import os
 import select
@@ -21,7 +22,7 @@ import weakref
 
 from . import _abi, _convert, _dlpack
 from ._library import cuda, lib
-from .errors import Disconnected, checked, error, last_error
+from .errors import Disconnected, Error, checked, error, last_error
 from .memory import BYTES, Elsewhere, Memory, current_cuda_device, dtype_name
 
 if typing.TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Operation:
 
     def __init__(self, session, what, keep=None, refusal=None):
         self.session, self.what, self.keep, self.refusal = session, what, keep, refusal
-        self.done, self.error, self.callbacks, self.gate = False, None, None, None
+        self.done, self.error, self.callbacks, self.gate = False, None, [], None
         self.number = self.begin_ns = self.end_ns = 0
 
     def _end(self, failure):
@@ -111,8 +112,8 @@ class Operation:
                 refusal.failure = None
         if self.gate is not None:
             self._open()
-        while self.callbacks:
-            self.callbacks.pop()()
+        for ended in list(self.callbacks):
+            ended()
 
     def _open(self):
         """Wake the thread that sleeps until this has ended, or until it may collect itself."""
@@ -159,8 +160,7 @@ class Session:
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
         tables_bytes: int = 0, execute: str = "auto",
     ) -> None:  # fmt: skip
-        if execute not in _abi.EXECUTORS:
-            raise ValueError(f"execute is one of {', '.join(_abi.EXECUTORS)}, not {execute!r}")
+        execute = _convert.choice("execute", execute, _abi.EXECUTORS)
         if socket is not None:
             socket = _convert.terminated("socket", os.fsencode(socket))
         args = _abi.OpenArgs(
@@ -180,9 +180,10 @@ class Session:
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
         self._first, self._left = 0, False
-        self._numbers = 0
+        self._numbers = itertools.count(1)  # next() gives each to one thread alone
         self._pending, self._followers = {}, {}
-        self._loops = {}  # event loops that watch the descriptor, and how many awaits each has
+        self._loops = {}  # event loops, and how many awaits each has
+        self._watching = set()  # those of them that watch the descriptor
         self._places = []  # (address, end, weak reference of Memory), sorted
         self._doomed = []  # (plan, its pool): not destroyed yet, because they were in flight
         self._poll = select.poll()
@@ -216,7 +217,7 @@ class Session:
         loops, self._loops = self._loops, {}
         for loop in loops:
             # The loop holds the session until then: its descriptor must not be another's.
-            _call_in(loop, lambda loop=loop: loop.remove_reader(lib.attnd_fd(native)))
+            _call_in(loop, self._watch, loop, native, False)
         self._fail(error(_abi.Fault(code=_DISCONNECTED)))
 
     @property
@@ -333,10 +334,6 @@ class Session:
             else:
                 of.plans -= 1
 
-    def _number(self):
-        self._numbers += 1
-        return self._numbers
-
     def submit(self, function, plan, args, op_ref, operation=None, op=None):
         """Submit by @function, with pointers to its arguments and to @op; waits while the ring is
         full. An @operation is told its end by its number; without one, failures go to whatever
@@ -344,7 +341,7 @@ class Session:
         native = self.native()
         with self._submitting:
             if operation is not None:
-                op.user_data = operation.number = self._numbers = self._numbers + 1
+                op.user_data = operation.number = next(self._numbers)
                 self._pending[operation.number] = operation
             while (code := function(native._as_parameter_, plan, args, op_ref)) == _FULL:
                 self._lead(None, 0.001)
@@ -356,7 +353,7 @@ class Session:
 
     def listen(self, sink):
         """A number for operations that say nothing when they succeed; `sink(failure)` otherwise."""
-        number = self._number()
+        number = next(self._numbers)
         self._pending[number] = sink
         return number
 
@@ -443,38 +440,47 @@ class Session:
         gate.acquire()
         operation.gate, self._followers[operation.number] = gate, operation
         try:
-            if not operation.done:
+            if not operation.done and self._leader:  # else it was given up meanwhile
                 gate.acquire(timeout=slice_s)
         finally:
             self._followers.pop(operation.number, None)
 
     def _hand_over(self):
         """Somebody else who waits collects from now on. Loops are called in any case: a follower
-        that is awake already may leave without the lead, and a loop does not look again by itself."""
+        that is awake already may leave without the lead, and a loop does not look again by
+        itself."""
+        self._wake_follower()
+        self._call_loops()
+
+    def _wake_follower(self):
         for found in list(self._followers.values()):
             if found.gate is not None and not found.done:
                 found._open()
                 break
+
+    def _call_loops(self, but=()):
         for loop in list(self._loops):
-            _call_in(loop, self._readable, loop)
+            if loop not in but:
+                _call_in(loop, self._readable, loop)
 
     def _wait(self, operation, timeout):
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, left = None if timeout is None else time.monotonic() + timeout, timeout
         while not operation.done:
-            left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left < 0:
                 raise TimeoutError(f"{operation.what} goes on after {timeout} s")
-            self._lead(operation, left)
+            self._lead(operation, left)  # also with a timeout of 0: what has ended is found
+            left = None if deadline is None else deadline - time.monotonic()
 
     # ---- asyncio ----
 
     def _future(self, operation):
         """A loop watches the session's descriptor as long as it awaits something of it. Loops may
         come one after the other, or run in several threads: whichever sees completions first hands
-        them out, and wakes the others. Of a loop that ended nothing is left but its place."""
+        them out, and wakes the others."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
+        native, loop = self.native(), asyncio.get_running_loop()
+        self._watch(loop, native, True)
         future = loop.create_future()
 
         def ended():
@@ -482,46 +488,68 @@ class Session:
 
         def over(_):
             """It has ended, or its waiter is gone: cancelled, with the loop or without."""
-            callbacks = operation.callbacks
-            if callbacks and ended in callbacks:
-                callbacks.remove(ended)
-            if loop in self._loops:
-                self._loops[loop] -= 1
+            operation.callbacks.remove(ended)
+            loops = self._loops
+            if loop in loops:
+                loops[loop] -= 1
+                if loops[loop] == 0:  # after those who await the next thing at once
+                    loop.call_soon(self._leave, loop)
 
         for other in [x for x in list(self._loops) if x.is_closed()]:
-            self._loops.pop(other, None)
+            self._forget_loop(other)
         self._loops[loop] = self._loops.get(loop, 0) + 1
+        operation.callbacks.append(ended)
         future.add_done_callback(over)
-        operation.callbacks = [*(operation.callbacks or ()), ended]
         if operation.done:
             ended()
-        loop.add_reader(self.fileno(), self._readable, loop)
         loop.call_soon(self._readable, loop)
         return future.__await__()
 
     def _readable(self, loop):
-        """In an event loop: collect, and ask to be woken as long as it awaits something."""
-        if loop not in self._loops or self._native is None:
+        """In an event loop that awaits something: collect, and ask to be woken. While another has
+        the lead it does not watch: the descriptor stays readable until that one has collected."""
+        native, me, armed = self._native, _me(), False
+        if native is None or not self._loops.get(loop):
             return
-        native, me = self.native(), _me()
         if self._leader.setdefault(0, me) != me:
-            return  # it calls again when it hands over
+            self._watch(loop, native, False)
+            if not self._leader:  # who gave it up has still seen this one watch
+                loop.call_soon(self._readable, loop)
+            return
         try:
-            self._collect(native, 0)
-            while self._loops.get(loop):
-                if checked(lib.attnd_arm(native)) == 0:
-                    return
+            self._watch(loop, native, True)
+            while not armed:
                 self._collect(native, 0)
-            self._loops.pop(loop, None)
-            loop.remove_reader(lib.attnd_fd(native))
-        except Disconnected as failure:
+                armed = checked(lib.attnd_arm(native)) == 0
+        except Error as failure:
             self._fail(failure)
-            self._loops.pop(loop, None)
-            loop.remove_reader(lib.attnd_fd(native))
         finally:
             self._leader.pop(0, None)
-            if loop not in self._loops and (self._followers or self._loops):
-                self._hand_over()  # to those who were turned away; nobody has armed for them
+            if armed:
+                self._call_loops(but=self._watching)
+            else:
+                self._hand_over()
+
+    def _watch(self, loop, native, watch):
+        if watch and loop not in self._watching:
+            loop.add_reader(lib.attnd_fd(native), self._readable, loop)
+            self._watching.add(loop)
+        elif not watch and loop in self._watching:
+            self._watching.discard(loop)
+            loop.remove_reader(lib.attnd_fd(native))
+
+    def _leave(self, loop):
+        """Forget a loop that awaits nothing: it may stop, and then it runs no calls."""
+        native = self._native
+        if native is None or self._loops.get(loop) != 0:
+            return
+        self._watch(loop, native, False)
+        self._forget_loop(loop)
+        self._wake_follower()  # this loop may have turned it away; other loops watch by themselves
+
+    def _forget_loop(self, loop):
+        self._loops.pop(loop, None)
+        self._watching.discard(loop)
 
 
 def _call_in(loop, function, *arguments):

@@ -143,7 +143,7 @@ class PagedCache(transformers.Cache):
         self.pool = pool
         self.num_qo_heads = _convert.integer("num_qo_heads", num_qo_heads, 1, _convert.U16)
         self.dtype, self.rows = getattr(torch, pool.dtype), 0
-        self._ways, self._way = Ways(pool, num_qo_heads), {"causal": True}
+        self._ways, self._way = Ways(pool, self.num_qo_heads), {"causal": True}
         self._room, self._buffers = 0, {}
         self._begun, self._stored, self._positions = [], set(), None  # of the step
         self._planes = [

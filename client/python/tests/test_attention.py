@@ -197,6 +197,27 @@ class AttentionTest(ServiceTest):
         self.attention.run(apart, 1, o)
         self.check(batch, apart.numpy(), o.numpy())
 
+    def test_tables_of_layers_may_be_a_view_from_the_last_to_the_first(self):
+        sinks = self.session.empty((2, HEADS), "float32").numpy()
+        sinks[:] = self.draw.normal(size=sinks.shape)
+        batch = Batch(self.draw, PAGES, PAGE)
+        q = self.normal(batch.rows, HEADS, DIM)
+        self.attention.plan(*batch.csr(), HEADS, causal=True, sinks=sinks[::-1])
+        self.check(batch, q, self.attention.run(q, 1)[0], sinks=sinks[0], causal=True)
+
+    def test_a_plan_that_is_known_asks_whether_it_is_closed_and_what_it_is_given(self):
+        csr = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [7], [5])]
+        self.attention.plan(*csr, HEADS)
+        self.attention.close()
+        with self.assertRaisesRegex(ValueError, "the BatchAttention is closed"):
+            self.attention.plan(*csr, HEADS)
+        attention = attnd.BatchAttention(self.pool)
+        attention.plan(*csr, HEADS)
+        del csr
+        gc.collect()
+        with self.assertRaisesRegex(TypeError, "qo_indptr"):
+            attention.plan(None, None, None, None, HEADS)
+
     def test_a_plan_repeated_keeps_neither_its_arrays_nor_a_runs_tensors(self):
         csr = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [7], [5])]
         q, o = (self.session.empty((1, HEADS, DIM)) for _ in range(2))
@@ -215,7 +236,7 @@ class AttentionTest(ServiceTest):
         q.numpy()[:] = self.normal(batch.rows, HEADS, DIM)
         self.attention.plan(*batch.csr(), HEADS, causal=True)
         self.attention.run(q.numpy(), 1, o.numpy(), lse)
-        self.assertEqual(self.attention._spare, {})  # nothing was copied
+        self.assertEqual(self.attention._tensors.spare, {})  # nothing was copied
         self.check(batch, q.numpy(), o.numpy(), lse.numpy())
 
     def test_tables_of_the_session_are_read_where_they_lie(self):

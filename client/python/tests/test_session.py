@@ -113,7 +113,7 @@ class SessionTest(ServiceTest):
     def waits(self):
         """An operation that will not end: nothing of it was ever submitted."""
         operation = attnd.Operation(self.session, "run")
-        operation.number = self.session._number()
+        operation.number = next(self.session._numbers)
         self.session._pending[operation.number] = operation
         return operation
 
@@ -122,6 +122,16 @@ class SessionTest(ServiceTest):
         with self.assertRaises(TimeoutError):
             self.waits().wait(0.05)
         self.assertGreaterEqual(time.monotonic() - begin, 0.05)
+
+    def test_what_has_ended_is_found_without_a_timeout(self):
+        attention, q, o = self.engine()
+        operation, deadline = attention.submit(q, 0, o), time.monotonic() + 20
+        while not operation.done and time.monotonic() < deadline:
+            try:
+                operation.wait(0)
+            except TimeoutError:
+                pass
+        self.assertTrue(operation.done)
 
     def test_a_signal_ends_a_wait_by_its_handlers_exception(self):
         class Interrupted(Exception):
@@ -172,10 +182,16 @@ class SessionTest(ServiceTest):
     def test_the_descriptor_is_readable_when_there_is_something(self):
         attention, q, o = self.engine()
         attention.run(q, 0, o)
-        operation = attention.submit(q, 0, o)
-        self.assertEqual(operation.done, False)
         poll = select.poll()
         poll.register(self.session, select.POLLIN)
+        native = self.session.native()
+        checked(lib.attnd_arm(native))
+        while poll.poll(0):  # what has ended by now
+            self.session._collect(native, 0)
+            checked(lib.attnd_arm(native))
+        operation = attention.submit(q, 0, o)
+        self.assertEqual(poll.poll(20_000), [(self.session.fileno(), select.POLLIN)])
+        self.assertEqual(operation.done, False)
         operation.wait(20)
 
     def test_a_child_of_fork_is_told_and_the_parent_goes_on(self):
@@ -256,7 +272,7 @@ class Death(unittest.TestCase):
         with service() as path:
             session = attnd.Session(path)
             operation = attnd.Operation(session, "run")
-            operation.number = session._number()
+            operation.number = next(session._numbers)
             session._pending[operation.number] = operation
         with self.assertRaises(attnd.Disconnected):
             operation.wait(20)

@@ -1,0 +1,169 @@
+"""Event loops and threads that share a session: one that is turned away is called or looks again,
+and one that awaits nothing is left alone."""
+
+import asyncio
+import select
+import threading
+import unittest
+import unittest.mock
+
+import attnd
+from attnd._library import lib
+from attnd.errors import checked
+from service import ServiceTest
+
+
+class Leads(dict):
+    """The session's table of who collects; it tells when somebody is turned away."""
+
+    def __init__(self):
+        super().__init__()
+        self.turned_away, self.leaves = threading.Event(), None
+
+    def setdefault(self, key, me):
+        leader = super().setdefault(key, me)
+        if leader != me:
+            self.turned_away.set()
+            if self.leaves is not None:  # a thread that gives the lead up before this one goes on
+                self.leaves.join(20)
+        return leader
+
+
+class LoopsTest(ServiceTest):
+    def setUp(self):
+        super().setUp()
+        self.session._leader = self.leads = Leads()
+        pool = attnd.PagePool(self.session, 1, 1, 16, 1, 64, leased=False)
+        self.attention = attnd.BatchAttention(pool)
+        self.attention.plan([0, 1], [0, 1], [0], [16], 1, wait=True)
+        self.q, self.o = (self.session.empty((1, 1, 64)) for _ in range(2))
+        self.collecting, self.collect = threading.Event(), self.session._collect
+
+    def submit(self):
+        return self.attention.submit(self.q, 0, self.o)
+
+    def endless(self):
+        """An operation that will not end: nothing of it was ever submitted."""
+        operation = attnd.Operation(self.session, "run")
+        operation.number = next(self.session._numbers)
+        self.session._pending[operation.number] = operation
+        return operation
+
+    def hold(self, when, then):
+        """The first time that a thread collects and @when() holds, it goes on with @then() when
+        another has been turned away."""
+
+        def collect(native, timeout_ns):
+            found = self.collect(native, timeout_ns)
+            if not self.collecting.is_set() and when():
+                self.leads.turned_away.clear()
+                self.collecting.set()
+                self.leads.turned_away.wait(20)
+                then()
+            return found
+
+        self.session._collect = collect
+
+    def awaits(self):
+        async def one():
+            await asyncio.wait_for(self.wait_for(self.submit()), 20)
+
+        asyncio.run(one())
+
+    async def wait_for(self, operation):
+        await operation
+
+    def test_a_loop_whose_collecting_is_interrupted_calls_who_was_turned_away(self):
+        class Interrupted(Exception):
+            pass
+
+        def interrupt():
+            raise Interrupted
+
+        endless, seen = self.endless(), []
+
+        async def held():
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, x: seen.append(type(x["exception"])))
+            await endless
+
+        thread = threading.Thread(target=lambda: asyncio.run(held()))
+        self.hold(lambda: threading.current_thread() is thread, interrupt)
+        thread.start()
+        try:
+            self.assertTrue(self.collecting.wait(20))
+            self.awaits()
+        finally:
+            endless._end(None)
+            thread.join(20)
+        self.assertEqual(seen, [Interrupted])
+
+    def test_a_loop_that_has_nothing_to_await_keeps_nobody_away(self):
+        ended, left = threading.Event(), []
+
+        async def idle():
+            await self.submit()
+            ended.set()
+            while not left:
+                await asyncio.sleep(0.001)
+
+        thread = threading.Thread(target=lambda: asyncio.run(idle()))
+        self.hold(lambda: threading.current_thread() is thread and ended.is_set(), lambda: None)
+        thread.start()
+        try:
+            self.assertTrue(ended.wait(20))
+            self.submit().wait(20)  # which hands over to the loop, if that still collects
+            self.awaits()
+        finally:
+            left.append(True)
+            thread.join(20)
+
+    def test_a_loop_that_is_turned_away_waits_until_it_is_called(self):
+        endless, session, readable = self.endless(), self.session, select.poll()
+        readable.register(session, select.POLLIN)
+        self.leads[0] = another = -1
+        self.assertEqual(checked(lib.attnd_arm(session.native())), 0)
+        operation = self.submit()
+        self.assertTrue(readable.poll(20_000))  # and stays it, until somebody collects
+
+        async def turned_away():
+            task = asyncio.create_task(self.wait_for(endless))
+            with unittest.mock.patch.object(session, "_readable", wraps=session._readable) as calls:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                self.assertLess(calls.call_count, 4)
+            self.assertEqual((self.leads.pop(0), operation.done), (another, False))
+            session._hand_over()
+            await asyncio.wait_for(self.wait_for(operation), 20)
+            endless._end(None)
+            await task
+
+        asyncio.run(turned_away())
+
+    def test_a_loop_that_stopped_is_called_no_more(self):
+        loop, calls = asyncio.new_event_loop(), []
+        self.addCleanup(loop.close)
+        loop.run_until_complete(self.wait_for(self.submit()))
+        loop.call_soon_threadsafe = lambda *x: calls.append(x)
+        for _ in range(20):
+            self.submit().wait(20)
+        self.assertEqual((calls, self.session._loops), ([], {}))
+
+    def test_a_thread_that_finds_the_lead_given_up_meanwhile_does_not_sleep(self):
+        endless = self.endless()
+
+        def leaves():
+            with self.assertRaises(TimeoutError):
+                endless.wait(0)
+
+        self.leads.leaves = thread = threading.Thread(target=leaves)
+        self.hold(lambda: threading.current_thread() is thread, lambda: None)
+        with unittest.mock.patch("attnd.session._FOLLOW_S", 20):
+            thread.start()
+            self.assertTrue(self.collecting.wait(20))
+            operation = self.submit()
+            operation.wait(10)
+
+
+if __name__ == "__main__":
+    unittest.main()
