@@ -1,7 +1,7 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the seven ways in
+ * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the ways in
  * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
  * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
  * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes

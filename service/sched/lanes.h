@@ -185,6 +185,7 @@ struct attnd_scheduler {
     struct attnd_client_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
     struct attnd_planner *planner; /* NULL: nothing was large enough yet */
+    int drains;                    /* the service ends: nothing is planned by a thread any more */
     struct attnd_watch *timer;
     uint64_t timer_ns; /* when it fires; UINT64_MAX: not armed */
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
