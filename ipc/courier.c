@@ -20,6 +20,7 @@
 
 #define OWNERS_MAX 128u /* as many as connections there can be */
 #define WAITING_BYTES_MAX (1u << 20)
+#define WAITING_FDS_MAX (2 * ATTND_FDS_MAX) /* the process has only so many */
 
 struct letter {
     struct letter *next;
@@ -43,6 +44,7 @@ struct attnd_courier_line {
     int waits; /* in the owner's list */
     int knocks, ends, hangs_up;
     size_t waiting_bytes;
+    int waiting_fds;
     struct letter *first, **last;
 };
 
@@ -67,6 +69,7 @@ static struct letter *take_letter(struct attnd_courier_line *line)
     if (!line->first)
         line->last = &line->first;
     line->waiting_bytes -= letter->bytes;
+    line->waiting_fds -= letter->fds_count;
     return letter;
 }
 
@@ -244,11 +247,13 @@ int attnd_courier_send(struct attnd_courier_line *line, const void *data, size_t
     if (!letter)
         return -ATTND_E_SYSTEM;
     pthread_mutex_lock(&lock);
-    const int fits = line->waiting_bytes + bytes <= WAITING_BYTES_MAX;
+    const int fits = line->waiting_bytes + bytes <= WAITING_BYTES_MAX &&
+                     line->waiting_fds + fds_count <= WAITING_FDS_MAX;
     if (fits) {
         *line->last = letter;
         line->last = &letter->next;
         line->waiting_bytes += bytes;
+        line->waiting_fds += fds_count;
         enlist(line);
     }
     pthread_mutex_unlock(&lock);

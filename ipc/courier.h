@@ -27,7 +27,8 @@ void attnd_courier_knock(struct attnd_courier_line *line);
  * attnd_courier_send() - one datagram with descriptors, behind those that wait
  * @fds: duplicated
  * A peer that takes none finds its connection shut down.
- * Return: 0; -ATTND_E_FULL: too much waits; -ATTND_E_SYSTEM: no memory, or no descriptor.
+ * Return: 0; -ATTND_E_FULL: too much waits, or too many descriptors do; -ATTND_E_SYSTEM: no memory,
+ * or no descriptor.
  */
 int attnd_courier_send(struct attnd_courier_line *line, const void *data, size_t bytes,
                        const int *fds, int fds_count);

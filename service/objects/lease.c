@@ -183,10 +183,8 @@ void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t co
 /* The pool counts the session's lease of the page, the first one if it is a reader. */
 static void count_page(struct attnd_attachment *attachment, int more)
 {
-    if (attachment->writable)
-        return;
-    attachment->pages += (uint32_t)more;
-    attachment->pool->reader_pages += (uint32_t)more;
+    if (!attachment->writable)
+        attachment->pool->reader_pages += (uint32_t)more;
 }
 
 /* Return: 1; 0 a reader cannot find the page more often. */

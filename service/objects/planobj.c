@@ -148,12 +148,14 @@ void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object 
     }
 }
 
-/* On the closer's thread: a plan may have hundreds of megabytes. */
+/* On the closer's thread: a plan may have hundreds of megabytes, and its image as many. */
 static void close_plan(struct attnd_closing *closing)
 {
     struct attnd_plan_object *object = (struct attnd_plan_object *)(void *)closing;
 
     attnd_plan_free(object->plan);
+    attnd_shm_unmap(&object->image);
+    free(object->image_pages);
     free(object->append);
     free(object);
 }
@@ -165,8 +167,6 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
-    attnd_shm_unmap(&object->image);
-    free(object->image_pages);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
     attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);

@@ -39,9 +39,9 @@ struct attnd_pool {
     uint16_t *leases;                 /* [pages] all leases of a page; NULL for OWNER_ENGINE */
     int32_t *free_pages;              /* stack of pages that came back */
     uint32_t free_count;
-    uint32_t readers;                       /* attachments for reading */
-    uint32_t reader_pages;                  /* sum of what each attachment for reading has */
-    uint32_t fresh;                         /* pages from here on were never leased */
+    uint32_t readers;      /* attachments for reading */
+    uint32_t reader_pages; /* of each attachment for reading: that it has leases of */
+    uint32_t fresh;        /* pages from here on were never leased */
     uint8_t token[2][ATTND_SECRET_BYTES];   /* [writable]; all zero: never shared */
     const struct attnd_page_keeper *keeper; /* NULL: nobody */
     struct attnd_pool_prefix *prefix;       /* the keeper's */
@@ -55,7 +55,6 @@ struct attnd_attachment {
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count;    /* sum of held */
     uint64_t releases;      /* calls that made one of held less */
-    uint32_t pages;         /* of a reader: that it has leases of */
     uint32_t dropped;       /* pages up to here have none any more: it is being given back */
     uint32_t plans;         /* plan objects of this session that use it; control plane counts */
     uint32_t prefixes;      /* handles of this session on namespaces of the pool */

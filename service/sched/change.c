@@ -61,12 +61,18 @@ static void plan(struct attnd_planner_job *job)
                                          &op->fault);
 }
 
+/* The service ends before it is planned. */
+static void cancel(struct attnd_sched_op *op)
+{
+    attnd_fault_set(&op->fault, -ATTND_E_CANCELLED, ATTND_F_NONE, 0, 0, 0);
+}
+
 static void planned(struct attnd_planner_job *job, int worked)
 {
     struct attnd_sched_op *op = op_of(job);
     op->plan->planning = 0;
-    if (!worked) /* the service ends */
-        attnd_fault_set(&op->fault, -ATTND_E_CANCELLED, ATTND_F_NONE, 0, 0, 0);
+    if (!worked)
+        cancel(op);
     attnd_lane_planned(op);
 }
 
@@ -77,11 +83,15 @@ static void after_planning(void *context)
     attnd_sched_flush(scheduler);
 }
 
-/* Return: 1 the thread has it; 0 there is no thread. */
+/* Return: 1 the thread has it; 0 there is no thread, with a fault if there will be none. */
 static int lend(struct attnd_sched_op *op)
 {
     struct attnd_client_lanes *session = op->lane->session;
     struct attnd_scheduler *scheduler = session->scheduler;
+    if (scheduler->drains) {
+        cancel(op);
+        return 0;
+    }
     if (!scheduler->planner && attnd_planner_new(scheduler->service->loop, after_planning,
                                                  scheduler, &scheduler->planner) < 0)
         return 0;
@@ -122,7 +132,8 @@ static enum attnd_step plan_batch(struct attnd_sched_op *op)
     attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
     if (work_of(batch) > INLINE_WORK && lend(op))
         return ATTND_STEP_PLANNING;
-    (void)attnd_planobj_plan(op->plan, batch, &op->fault);
+    if (op->fault.code == 0)
+        (void)attnd_planobj_plan(op->plan, batch, &op->fault);
     return ATTND_STEP_DONE;
 }
 
@@ -206,7 +217,8 @@ static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
     if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0) {
         if (is_long(op) && lend(op))
             return ATTND_STEP_PLANNING;
-        (void)attnd_planobj_plan_advance(op->plan, view, generation, &op->fault);
+        if (op->fault.code == 0)
+            (void)attnd_planobj_plan_advance(op->plan, view, generation, &op->fault);
     }
     return end_advance(op);
 }

@@ -94,8 +94,10 @@ void attnd_sched_close(struct attnd_client *client)
         struct attnd_lane *lane = &session->lane[i];
         if (lane->state == ATTND_LANE_DISPATCHED)
             attnd_poke32(&scheduler->queue->runs[lane->head->run].cancel, 1);
-        else if (!keeps_head(lane))
-            attnd_lane_unlist(lane);
+        if (keeps_head(lane))
+            continue;
+        attnd_lane_unlist(lane);
+        (void)attnd_lane_let_plan_go(lane); /* half way through the leases of a set */
     }
     attnd_prepared_close(client);
     attnd_work_start(&client->service->works, &client->account, &session->close_work);

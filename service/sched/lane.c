@@ -1,7 +1,7 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the seven ways in
+ * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the ways in
  * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
  * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
  * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes
@@ -284,6 +284,17 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
     attnd_lanes_drain(session);
 }
 
+int attnd_lane_let_plan_go(struct attnd_lane *lane)
+{
+    struct attnd_sched_op *op = lane->head;
+
+    if (!op || !op->change.sent || !attnd_prepared_publish(&op->change))
+        return 0;
+    lane->state = ATTND_LANE_SENT;
+    lane->session->sent++;
+    return 1;
+}
+
 void attnd_lane_planned(struct attnd_sched_op *op)
 {
     struct attnd_lane *lane = op->lane;
@@ -295,12 +306,8 @@ void attnd_lane_planned(struct attnd_sched_op *op)
         attnd_lane_go(lane);
         return;
     }
-    /* A plan that was held must be let go, or a plan that comes to lie there will never run. */
-    if (op->change.sent && attnd_prepared_publish(&op->change)) {
-        lane->state = ATTND_LANE_SENT;
-        session->sent++;
+    if (attnd_lane_let_plan_go(lane))
         return;
-    }
     attnd_op_free(attnd_lane_pop(lane));
     attnd_lanes_drain(session);
 }
@@ -323,13 +330,18 @@ int attnd_lane_retry_go(struct attnd_work *work)
     struct attnd_client_lanes *session =
         (struct attnd_client_lanes *)(void *)((char *)work -
                                               offsetof(struct attnd_client_lanes, retry_work));
+    const struct attnd_works *works = attnd_sched_works(session);
 
     session->scheduler->now_ns = 0;
-    /* Each blocked lane once: those still blocked come to stand behind the count. */
+    /* Each blocked lane once, now or by turns: those still blocked come to stand behind the count.
+     */
     for (uint32_t count = session->blocked.count; count > 0; count--) {
         struct attnd_lane *lane = session->blocked.head;
         attnd_lane_unlist(lane);
-        attnd_lane_go(lane);
+        if (attnd_work_spent(works))
+            be_ready(lane);
+        else
+            attnd_lane_go(lane);
     }
     return 0;
 }

@@ -185,6 +185,7 @@ struct attnd_scheduler {
     struct attnd_client_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
     struct attnd_planner *planner; /* NULL: nothing was large enough yet */
+    int drains;                    /* the service ends: nothing is planned by a thread any more */
     struct attnd_watch *timer;
     uint64_t timer_ns; /* when it fires; UINT64_MAX: not armed */
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
@@ -260,6 +261,10 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
 void attnd_lane_retry(struct attnd_scheduler *scheduler);
 
+/** attnd_lane_let_plan_go() - of a closing session: a plan that its head has held must be let go,
+ * or a plan that comes to lie there will never run. Return: 1 it was sent the PUBLISH; 0 nothing is
+ * held. */
+int attnd_lane_let_plan_go(struct attnd_lane *lane);
 /** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
 void attnd_lane_planned(struct attnd_sched_op *op);
 

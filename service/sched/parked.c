@@ -252,8 +252,8 @@ int attnd_prefix_wake_go(struct attnd_work *work)
     session->scheduler->now_ns = 0;
     while (session->woken) {
         const struct attnd_prefix_parked *first = session->woken;
-        (void)resume(session->woken);
-        assert(session->woken != first);
+        const int goes_on = resume(session->woken);
+        assert(goes_on || session->woken != first);
         if (attnd_work_spent(works))
             break;
     }

@@ -199,6 +199,7 @@ void attnd_sched_drain(struct attnd_scheduler *scheduler, uint64_t deadline_ns)
 {
     struct attnd_queue *queue = scheduler->queue;
     attnd_sched_pause(scheduler);
+    scheduler->drains = 1;
     attnd_planner_free(scheduler->planner);
     scheduler->planner = NULL;
     attnd_work_finish(&scheduler->service->works); /* lanes that were ready */

@@ -223,7 +223,10 @@ static void expect_alone(struct side *side, uint16_t o[O_BYTES / 2])
 }
 
 struct scene {
+    const struct harness *harness;
     struct side blocker, sides[2];
+    struct attnd_completion blocker_done;
+    int blocker_over;
     uint16_t expected[2][O_BYTES / 2];
     CUdeviceptr mailbox;    /* the blocker's */
     uint32_t *gate, rounds; /* pinned: how many rounds may ring */
@@ -245,18 +248,36 @@ static void end_round(struct scene *scene)
     }
 }
 
-/* Both sides behind the blocker. Return: from the first begin of the two to the last end, us;
- * *apart_us: between their ends. */
+/* The worker has it, or it is over already. */
+static int blocker_is_dispatched(void *context)
+{
+    struct scene *scene = context;
+    Attnd__Status *status = harness_status(scene->harness);
+    const uint32_t runs = status->queue_runs;
+
+    attnd__status__free_unpacked(status, NULL);
+    if (runs == 0)
+        scene->blocker_over = attnd_wait(scene->blocker.session, &scene->blocker_done, 1, 0) == 1;
+    return runs > 0 || scene->blocker_over;
+}
+
+/* Both sides behind the blocker, which the worker has first: of slots that the service finds at
+ * once it takes those of the session that has had less of its time. Return: from the first begin of
+ * the two to the last end, us; *apart_us: between their ends. */
 static double submitted(struct scene *scene, double *apart_us)
 {
     struct side *sides = scene->sides;
-    struct attnd_completion done[3];
+    struct attnd_completion done[2];
 
     begin_round(scene);
+    scene->blocker_over = 0;
     submit(&scene->blocker);
+    harness_eventually(blocker_is_dispatched, scene, 20000, "the worker has the blocker");
     submit(&sides[0]);
     submit(&sides[1]);
-    await(&scene->blocker, &done[2]);
+    if (!scene->blocker_over)
+        await(&scene->blocker, &scene->blocker_done);
+    CHECK_EQUAL(scene->blocker_done.fault.code, 0);
     await(&sides[0], &done[0]);
     await(&sides[1], &done[1]);
     end_round(scene);
@@ -298,6 +319,7 @@ static void scene_open(struct scene *scene, const struct harness *harness, int o
     uint32_t mailbox;
     struct attnd_token token;
 
+    scene->harness = harness;
     gpu_open();
     side_open(blocker, harness, "blocker");
     blocker->requests = 1;

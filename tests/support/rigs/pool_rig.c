@@ -2,6 +2,7 @@
  * by two clients, without loop and socket. */
 #include "tests/support/rigs/pool_rig.h"
 #include "service/daemon/data.h"
+#include "tests/support/harness/quiet_loop.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,23 +81,10 @@ int pool_rig_teardown(void **state)
 }
 
 /* The same with a loop, which never runs: for timers, and for what is said of it. */
-static int loop_sweep(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void loop_asleep(void *context, int asleep)
-{
-    (void)context;
-    (void)asleep;
-}
-
 int pool_rig_setup_with_loop(void **state)
 {
-    const struct attnd_loop_hooks hooks = {.sweep = loop_sweep, .asleep = loop_asleep};
     (void)pool_rig_setup(state);
-    return attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &pool_rig.service.loop, &pool_rig.fault);
+    return quiet_loop_new(ATTND_LOOP_EPOLL, &pool_rig.service.loop);
 }
 
 int pool_rig_teardown_with_loop(void **state)

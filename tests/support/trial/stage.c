@@ -4,6 +4,7 @@
 #include "schemas/attnd.pb-c.h"
 #include "service/daemon/data.h"
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/quiet_loop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +13,6 @@
 #include <unistd.h>
 
 #define ARENA_BYTES 65536u
-
-static int no_sweep(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void no_sleep(void *context, int asleep)
-{
-    (void)context;
-    (void)asleep;
-}
 
 static struct attnd_memory *new_memory(struct stage *stage, uint64_t bytes)
 {
@@ -64,13 +53,12 @@ static void make_pool(struct stage *stage)
 
 void stage_start(struct stage *stage)
 {
-    const struct attnd_loop_hooks hooks = {.context = stage, .sweep = no_sweep, .asleep = no_sleep};
     struct attnd_service *service = &stage->service;
     struct attnd_fault fault = {0};
     *stage = (struct stage){0};
     attnd_log_level(ATTND_LOG_ERROR);
     service->options.prefix_blocks = STAGE_PREFIX_BLOCKS;
-    CHECK_EQUAL(attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &service->loop, &fault), 0);
+    CHECK_EQUAL(quiet_loop_new(ATTND_LOOP_EPOLL, &service->loop), 0);
     service->options.heap_bytes = 1u << 20;
     service->options.daemon_memory_max_bytes = 1u << 30;
     stage->maker.service = service;

@@ -2,7 +2,7 @@
  * stage.h - the data plane with both of its neighbours played by the test: a client that writes
  * slots into its ring, and a worker that takes commands and retires them when the test says so.
  *
- * One pool (2 layers, 16 pages of 4 tokens, 1 head of 64, fp16, leased from the service) lies in
+ * One pool (2 layers, 512 pages of 4 tokens, 1 head of 64, fp16, leased from the service) lies in
  * memory 1 of every client; memory 2 is 64 KiB for tensors.
  */
 #ifndef ATTND_TESTS_SUPPORT_TRIAL_STAGE_H
@@ -15,7 +15,7 @@
 #include "service/worker/port.h"
 
 #define STAGE_LAYERS 2u
-#define STAGE_PAGES 16u
+#define STAGE_PAGES 512u
 #define STAGE_PREFIX_BLOCKS 100000u
 #define STAGE_PAGE_SIZE 4u
 #define STAGE_DIM 64u

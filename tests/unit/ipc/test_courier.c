@@ -3,6 +3,7 @@
 #include "ipc/fdpass.h"
 #include "ipc/wake.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,12 +107,50 @@ static void a_peer_that_does_not_read_is_hung_up_on_and_holds_up_nobody(void **s
     }
 }
 
+/* The thread of the line's process waits in a knock meanwhile. */
+static void descriptors_that_wait_are_bounded(void **state)
+{
+    char bytes[512] = {0};
+    int slow[2], ends[2], sent = 0;
+    (void)state;
+    make_pair(ends);
+    assert_int_equal(pipe2(slow, O_CLOEXEC | O_NONBLOCK), 0);
+    while (write(slow[1], bytes, sizeof(bytes)) > 0)
+        ;
+    assert_int_equal(fcntl(slow[1], F_SETFL, 0), 0);
+    struct attnd_courier_line *knocks = attnd_courier_new(5, slow[1]);
+    struct attnd_courier_line *letters = attnd_courier_new(5, ends[0]);
+    assert_true(knocks && letters);
+    attnd_courier_knock(knocks);
+    while (sent < 1000 && attnd_courier_send(letters, "x", 1, slow, 1) == 0)
+        sent++;
+    assert_int_equal(sent, 2 * ATTND_FDS_MAX);
+    assert_int_equal(attnd_courier_send(letters, "y", 1, NULL, 0), 0);
+    while (read(slow[0], bytes, sizeof(bytes)) > 0)
+        ;
+    for (int i = 0; i <= sent; i++) {
+        int fds[ATTND_FDS_MAX], fds_count = 0;
+        until_readable(ends[1]);
+        assert_int_equal(attnd_fdpass_recv(ends[1], bytes, 1, fds, &fds_count), 1);
+        assert_int_equal(bytes[0], i < sent ? 'x' : 'y');
+        attnd_fdpass_close(fds, fds_count);
+    }
+    attnd_courier_end(knocks, 0);
+    attnd_courier_end(letters, 1);
+    until_readable(ends[1]);
+    for (int i = 0; i < 2; i++) {
+        close(slow[i]);
+        close(ends[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(letters_arrive_in_order_with_their_descriptors),
         cmocka_unit_test(a_knock_wakes_and_knocks_that_wait_are_one),
         cmocka_unit_test(a_peer_that_does_not_read_is_hung_up_on_and_holds_up_nobody),
+        cmocka_unit_test(descriptors_that_wait_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

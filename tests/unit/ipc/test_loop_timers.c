@@ -1,6 +1,7 @@
 /* test_loop_timers.c - timers in any order, timers that last, and descriptors that are paused. */
 #include "ipc/loop.h"
 #include "ipc/wake.h"
+#include "tests/support/harness/quiet_loop.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 
@@ -23,25 +24,11 @@
 static enum attnd_loop_kind kind;
 static struct attnd_loop *loop;
 
-static int sweep(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void asleep(void *context, int is_asleep)
-{
-    (void)context;
-    (void)is_asleep;
-}
-
 static int open_loop(void **state)
 {
-    const struct attnd_loop_hooks hooks = {.sweep = sweep, .asleep = asleep};
-    struct attnd_fault fault = {0};
     (void)state;
     alarm(60);
-    return attnd_loop_new(kind, 0, &hooks, &loop, &fault);
+    return quiet_loop_new(kind, &loop);
 }
 
 static int close_loop(void **state)

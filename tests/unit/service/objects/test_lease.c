@@ -1,6 +1,7 @@
 /* test_lease.c - pages are counted right, whatever is asked for; tickets move them and expire. */
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/ticket.h"
+#include "tests/support/harness/quiet_loop.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 #include "tests/support/stubs/data_stub.h"
@@ -21,22 +22,9 @@ static struct attnd_client one, two;
 #define OTHER_UID 1000
 static struct attnd_pool pool;
 
-static int sweep(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void asleep(void *context, int is_asleep)
-{
-    (void)context;
-    (void)is_asleep;
-}
-
 /* A pool of the test's own making: references are never given up, so nothing frees it. */
 static int setup(void **state)
 {
-    const struct attnd_loop_hooks hooks = {.sweep = sweep, .asleep = asleep};
     (void)state;
     memset(&service, 0, sizeof(service));
     service.options.daemon_memory_max_bytes = 1u << 30;
@@ -51,7 +39,7 @@ static int setup(void **state)
     pool.shape.pages = PAGES;
     pool.leases = calloc(PAGES, sizeof(*pool.leases));
     pool.free_pages = calloc(PAGES, sizeof(*pool.free_pages));
-    return attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &service.loop, NULL);
+    return quiet_loop_new(ATTND_LOOP_EPOLL, &service.loop);
 }
 
 static int teardown(void **state)

@@ -102,6 +102,30 @@ static void an_advance_waits_for_a_generation_and_holds_nobody_up(void **state)
     CHECK_EQUAL(client.daemon->plans[0]->generation, runs[5]->generation);
 }
 
+static void blocked_lanes_go_on_by_turns_when_the_piece_is_over(void **state)
+{
+    struct attnd_client_lanes *session = client.daemon->lanes;
+    struct attnd_works *works = &stage.service.works;
+    uint32_t plan = sched_rig_filled_plan();
+    (void)state;
+    client.daemon->plans[0]->planning = 1;
+    for (uint16_t lane = 0; lane < 3; lane++)
+        sched_rig_submit(stage_run(plan, lane, lane));
+    stage_sweep(&stage);
+    CHECK_EQUAL(session->blocked.count, 3);
+    client.daemon->plans[0]->planning = 0;
+    struct attnd_account *before = attnd_work_enter(works, &client.daemon->account);
+    works->piece_ns = 1; /* it began long ago */
+    CHECK_EQUAL(attnd_lane_retry_go(&session->retry_work), 0);
+    (void)attnd_work_leave(works, before);
+    CHECK_EQUAL(session->blocked.count, 0);
+    CHECK_EQUAL(session->ready.count, 3);
+    stage_sweep(&stage);
+    CHECK_EQUAL(session->ready.count, 0);
+    for (uint16_t lane = 0; lane < 3; lane++)
+        end(sched_rig_must_command(), lane);
+}
+
 static void a_run_that_waits_for_the_worker_keeps_the_lengths_it_was_submitted_with(void **state)
 {
     uint32_t plan = sched_rig_filled_plan();
@@ -206,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(runs_keep_the_generation_they_started_with),
         CASE(an_advance_waits_for_a_generation_and_holds_nobody_up),
+        CASE(blocked_lanes_go_on_by_turns_when_the_piece_is_over),
         CASE(a_run_that_waits_for_the_worker_keeps_the_lengths_it_was_submitted_with),
         CASE(a_run_behind_another_keeps_the_lengths_it_was_submitted_with),
         CASE(a_run_behind_an_advance_in_its_lane_reads_what_that_leaves),

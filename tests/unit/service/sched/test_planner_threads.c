@@ -2,6 +2,7 @@
 #include "service/sched/planner.h"
 
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/quiet_loop.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,18 +32,6 @@ struct scene {
 
 static struct scene scene;
 
-static int no_sweep(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void no_sleep(void *context, int asleep)
-{
-    (void)context;
-    (void)asleep;
-}
-
 static void work(struct attnd_planner_job *planner)
 {
     struct job *job = (struct job *)planner;
@@ -70,11 +59,9 @@ static void idle(void *context)
 
 static int setup(void **state)
 {
-    const struct attnd_loop_hooks hooks = {.sweep = no_sweep, .asleep = no_sleep};
-    struct attnd_fault fault = {0};
     (void)state;
     scene = (struct scene){0};
-    CHECK_EQUAL(attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &scene.loop, &fault), 0);
+    CHECK_EQUAL(quiet_loop_new(ATTND_LOOP_EPOLL, &scene.loop), 0);
     CHECK_EQUAL(attnd_planner_new(scene.loop, idle, &scene, &scene.planner), 0);
     for (uint32_t i = 0; i < JOBS; i++)
         scene.job[i] = (struct job){.scene = &scene, .number = i};

@@ -15,6 +15,7 @@
 
 #define RING_ENTRIES 8u
 #define KEYS 6u
+#define MANY_KEYS 300u /* more than a part of a match */
 
 static struct stage_client other; /* holds no page */
 static uint32_t own, others;      /* handles on the one namespace */
@@ -37,9 +38,9 @@ static int setup(void **state)
 /* The first @blocks keys of the one prompt, and pages from 0 on, at the arena's beginning. */
 static struct attnd_sqe prefix_op(struct stage_client *by, uint8_t opcode, uint32_t blocks)
 {
-    struct attnd_block_key keys[KEYS];
+    struct attnd_block_key keys[MANY_KEYS];
     int has_pages = opcode == ATTND_OP_PREFIX_MATCH || opcode == ATTND_OP_PREFIX_PUBLISH;
-    for (uint32_t i = 0; i < KEYS; i++)
+    for (uint32_t i = 0; i < blocks && i < MANY_KEYS; i++)
         keys[i] = (struct attnd_block_key){{i + 1, 77}};
     memcpy(by->arena, keys, blocks * sizeof(keys[0]));
     for (uint32_t i = 0; i < blocks; i++) {
@@ -154,6 +155,22 @@ static void a_match_that_waits_leaves_its_lane_and_goes_on_when_woken(void **sta
     CHECK_EQUAL(stop_of(&cqe), ATTND_PREFIX_STOP_END);
     CHECK_EQUAL(cqe.words, KEYS);
     CHECK_EQUAL(attnd_client_prefix(other.daemon, others)->in_flight, 0);
+}
+
+static void a_match_that_is_woken_for_many_blocks_finds_them_in_parts(void **state)
+{
+    (void)state;
+    (void)ask(&client, prefix_op(&client, ATTND_OP_PREFIX_CLAIM, MANY_KEYS), 0);
+    struct attnd_sqe wait = waiting_match(MANY_KEYS, 42);
+    CHECK_EQUAL(stage_submit(&other, &wait), 0);
+    (void)stage_sweep(&stage);
+    stage_expect_none(&other);
+    (void)ask(&client, prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, MANY_KEYS), 0);
+    struct attnd_cqe cqe = stage_expect(&other, 42, 0);
+    CHECK_EQUAL((uint32_t)cqe.index, MANY_KEYS);
+    CHECK_EQUAL(stop_of(&cqe), ATTND_PREFIX_STOP_END);
+    for (uint32_t i = 0; i < MANY_KEYS; i++)
+        CHECK_EQUAL(result_word(&other, (uint64_t)cqe.limit + i), i);
 }
 
 static void waiting_leaves_room_in_the_ring(void **state)
@@ -296,6 +313,7 @@ int main(void)
         CASE(what_is_not_leased_cannot_be_published),
         CASE(a_match_tells_pages_beside_its_completion),
         CASE(a_match_that_waits_leaves_its_lane_and_goes_on_when_woken),
+        CASE(a_match_that_is_woken_for_many_blocks_finds_them_in_parts),
         CASE(waiting_leaves_room_in_the_ring),
         CASE(a_session_that_ends_wakes_others_and_waits_for_nothing),
         CASE(a_publish_behind_an_append_takes_effect_after_it),

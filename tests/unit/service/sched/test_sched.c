@@ -217,7 +217,8 @@ static void plan_set_in_the_lane_of_its_runs_waits_for_them(void **state)
 static void a_plan_that_failed_to_set_is_not_run(void **state)
 {
     uint32_t plan = sched_rig_filled_plan();
-    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 15, 0); /* page 16 of 16 */
+    const int32_t last = (int32_t)STAGE_PAGES - 1; /* and the one behind it */
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, last, 0);
     (void)state;
     set.user_data = 1;
     sched_rig_submit(set);
@@ -226,7 +227,7 @@ static void a_plan_that_failed_to_set_is_not_run(void **state)
     struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_RANGE);
     CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
     CHECK_EQUAL(cqe.index, 1);
-    CHECK_EQUAL(cqe.value, 16);
+    CHECK_EQUAL(cqe.value, STAGE_PAGES);
     cqe = stage_expect(&client, 2, -ATTND_E_INVALID);
     CHECK_EQUAL(cqe.field, ATTND_F_PLAN);
 }

@@ -163,6 +163,7 @@ static void tensors_lie_in_their_memory_and_are_aligned(void **state)
 
 static void outputs_overlap_nothing(void **state)
 {
+    const int64_t plane_2 = INT64_C(2) * 2 * STAGE_PAGES * STAGE_PAGE_SIZE * STAGE_DIM;
     struct attnd_sqe sqe = stage_run(plan, 0, 1);
     uint32_t twin;
     struct attnd_fault fault = {0};
@@ -180,8 +181,9 @@ static void outputs_overlap_nothing(void **state)
     sqe.u.run.o_offset_bytes = 16;
     EXPECT(sqe, -ATTND_E_OVERLAP, ATTND_F_O, 0, 16, 0);
     sqe = stage_run(plan, 0, 1);
-    sqe.u.run.o_memory = 1; /* the pool: plane 1 begins at 8192 */
-    EXPECT(sqe, -ATTND_E_OVERLAP, ATTND_F_O, 0, 16384, 16384);
+    sqe.u.run.o_memory = 1; /* the pool */
+    sqe.u.run.o_offset_bytes = (uint64_t)plane_2;
+    EXPECT(sqe, -ATTND_E_OVERLAP, ATTND_F_O, 0, plane_2, plane_2);
     sqe = stage_append(plan, 0, 1);
     sqe.u.append.k_memory = 1;
     EXPECT(sqe, -ATTND_E_OVERLAP, ATTND_F_K, 0, 0, 0);
