@@ -169,12 +169,12 @@ static void an_engine_sees_its_plan_as_it_is_set_and_advanced(void **state)
     int32_t kv_len[3] = {1, 1, 1};
     struct engine engine;
     struct trial trial;
-    uint64_t bytes;
+    uint64_t bytes, serial;
     uint32_t pool;
     int fd;
     (void)state;
     launched_open(&engine, &trial, harness.socket, "looks", &batch);
-    CHECK_OK(attnd_plan_pool(engine.session, engine.plan, &pool));
+    CHECK_OK(attnd_plan_pool(engine.session, engine.plan, &pool, &serial));
     CHECK_EQUAL(pool, engine.pool);
     CHECK_OK(attnd_plan_image_open(engine.session, engine.plan, &fd, &bytes));
     CHECK(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
@@ -315,8 +315,9 @@ static void hear_prepared(struct attnd_stream_launcher *launcher, uint32_t prepa
 
 static void hear_plan(struct attnd_stream_launcher *launcher, uint32_t plan)
 {
+    uint64_t serial;
     uint32_t pool;
-    CHECK_OK(attnd_plan_pool(launcher->session, plan, &pool));
+    CHECK_OK(attnd_plan_pool(launcher->session, plan, &pool, &serial));
     launcher->plan++;
     launcher->last = plan;
 }
