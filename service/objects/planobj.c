@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One request of the last level: where its new tokens go. */
 struct attnd_append_entry {
@@ -167,6 +168,9 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     struct attnd_memory *none[ATTND_TABLES] = {NULL};
     attnd_planobj_hold(service, object, none);
     free(object->prepared_runs);
+    if (object->image.fd >= 0) /* at once: descriptors are few, and it is counted as one of them */
+        close(object->image.fd);
+    object->image.fd = -1;
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
     attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);

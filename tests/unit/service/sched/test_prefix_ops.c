@@ -38,9 +38,10 @@ static int setup(void **state)
 /* The first @blocks keys of the one prompt, and pages from 0 on, at the arena's beginning. */
 static struct attnd_sqe prefix_op(struct stage_client *by, uint8_t opcode, uint32_t blocks)
 {
-    struct attnd_block_key keys[MANY_KEYS];
+    struct attnd_block_key keys[MANY_KEYS] = {{{0}}};
     int has_pages = opcode == ATTND_OP_PREFIX_MATCH || opcode == ATTND_OP_PREFIX_PUBLISH;
-    for (uint32_t i = 0; i < blocks && i < MANY_KEYS; i++)
+    CHECK(blocks <= MANY_KEYS);
+    for (uint32_t i = 0; i < blocks; i++)
         keys[i] = (struct attnd_block_key){{i + 1, 77}};
     memcpy(by->arena, keys, blocks * sizeof(keys[0]));
     for (uint32_t i = 0; i < blocks; i++) {
