@@ -51,24 +51,17 @@ struct attnd_engine_facts {
     uint64_t templates_at, templates_bytes;
     uint64_t memories_at; /* struct attnd_engine_memory [ATTND_MEMORIES_MAX] */
     uint64_t errors_at;   /* uint32 [ATTND_LANES_MAX]: the first failure since it was 0 */
-    uint64_t counts_at;   /* struct attnd_engine_counts */
     uint64_t plan_bytes;  /* of a plan's block of one lane */
     uint64_t runs_max;
 };
-ATTND_ASSERT_SIZE(attnd_engine_facts, 72);
-
-/* What a session's kernels have executed. */
-struct attnd_engine_counts {
-    uint64_t runs, tiles, busy_ns, zero;
-};
-ATTND_ASSERT_SIZE(attnd_engine_counts, 32);
+ATTND_ASSERT_SIZE(attnd_engine_facts, 64);
 
 /* What a worker kernel says of itself; a symbol of its module. */
 struct attnd_kernel_facts {
     uint32_t kernel; /* attnd_kernel_number() */
     uint32_t shared_bytes;
     uint32_t session_bytes; /* of struct Resident, as it knows it */
-    uint32_t run_bytes;
+    uint32_t zero;
 };
 ATTND_ASSERT_SIZE(attnd_kernel_facts, 16);
 

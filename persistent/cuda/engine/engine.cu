@@ -357,7 +357,6 @@ __device__ attnd_engine_facts attnd_engine_facts_here = {
     sizeof(attnd::EngineSession::templates),
     offsetof(attnd::EngineSession, memories),
     offsetof(attnd::EngineSession, errors),
-    offsetof(attnd::EngineSession, counts),
     sizeof(attnd::EnginePlan),
     attnd::prepared_max,
 };

@@ -36,9 +36,13 @@ constexpr int work_slots = 2;
 
 /* The work that a worker begins with is no item, but in kernels for latents. For some microseconds,
  * until there is a run and its item is found, most warps have nothing to do, and would then wait
- * for their instructions, 70 ns for each 8 of them. So consumers execute those that ask for an
- * item's keys before, for an item without rows; and a loader warp those that find an item. */
+ * for their instructions: 70 ns for each 8 of them, and more where an engine's products have pushed
+ * them out of all caches. So consumers execute those of a decode item before, for one whose results
+ * nobody reads, each warp a part of them; and a loader warp those that find an item. */
 constexpr uint32_t warmup = 0;
+/* Consumer warps of a warmup: the first ones ask for keys, the next ones compute on a block of
+ * them, one stores what others left, the last one merges. */
+constexpr uint32_t warmup_asks = 4, warmup_stores = 6, warmup_merges = 7;
 template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
@@ -170,19 +174,14 @@ __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 /* An item that took longer may have outlived its worker: none is started in less. */
 constexpr uint64_t outlived_ns = 20000000;
 
-/* The same where an engine's stream launched the kernel, whose end is the answer: nothing waits for
- * what is counted here. One lane. */
+/* The same where an engine's stream launched the kernel, whose end is the answer: nothing is
+ * counted. One lane. */
 __device__ __forceinline__ void engine_complete(WorkSlot *slot)
 {
     const EngineLaunch &launch = cta_work()->launch;
-    attnd_engine_counts *counts = &launch.session->counts;
-    const uint64_t end_ns = clock_ns();
-    slot->end_low = uint32_t(end_ns);
     const uint32_t code = *cta_stuck() ? ATTND_E_TIMEOUT : slot->item.failed;
     if (code)
         set_if_zero(&launch.session->errors[launch.lane], code);
-    tally_gpu(reinterpret_cast<unsigned long long *>(&counts->tiles), 1ull);
-    tally_gpu(reinterpret_cast<unsigned long long *>(&counts->busy_ns), end_ns - slot->begin_ns);
 }
 
 /* Every warp is done with the slot: counts its item, and the last item of a run ends it. One

@@ -39,6 +39,7 @@ __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item
 template <typename T, typename KV, int D, typename Policy, int N, typename Scores>
 struct DecodeWalk {
     DecodeColumns<T, D, Policy, N> &columns;
+    const DecodeQuery<D, Policy, N> &query;
     DecodeRing *ring;
     WorkSlots *work;
     uint32_t number;
@@ -129,13 +130,72 @@ struct DecodeWalk {
             ring_values_two<D, Policy>(ring, there, work, number, slots, warp, lane);
     }
 
-    /* All blocks of this warp. */
-    __device__ __forceinline__ void blocks()
+    /* Blocks of the item in hand. */
+    __device__ __forceinline__ int32_t count() const
+    {
+        const int32_t keys = int32_t(uniform(uint32_t(item.kv_end - item.kv_begin)));
+        return keys > 0 ? (keys + decode_block - 1) / decode_block : 0;
+    }
+
+    /* All blocks of this warp, behind @gap slots that are only refilled: by the same instructions,
+     * because each line of them that is not in a cache yet is waited for. @begin: called when the
+     * slots are full; returns false where nothing is to be computed. */
+    template <typename Begin> __device__ __forceinline__ void blocks(int gap, const Begin &begin)
+    {
+        constexpr int stages = decode_stages<D, Policy>;
+        const uint32_t lane = threadIdx.x % 32;
+        int32_t end = count();
+        if (gap == 0)
+            cp_async_commit();
+#pragma unroll 1
+        for (int32_t block = int32_t(warp) - gap * decode_warps;; block += decode_warps) {
+            const bool computes = block >= 0;
+            if (block == int32_t(warp) && !begin())
+                break;
+            if (computes && block >= end)
+                break;
+            float s[1][N][4];
+            uint32_t p[1][N][2], at[1] = {slots + ring->slot * decode_block_bytes<D, Policy>};
+            const int32_t token[1] = {item.kv_begin + int32_t(lane / 4) + block * decode_block};
+            if (computes) {
+                if (block == int32_t(warp) && gap != stages)
+                    cp_async_wait<0>(); /* Q came behind blocks that were asked for before */
+                else
+                    cp_async_wait<decode_groups<D, Policy>>();
+                __syncwarp();
+                query.take(columns.q, lane); /* anew: fewer registers than to keep it */
+                columns.template scores<KV>(s, at, lane);
+                Scores::decode(columns.kept, item, s, token);
+                columns.softmax(p, s, token);
+                __syncwarp();
+            }
+            const bool there = keys<1>();
+            if (computes) {
+                at[0] += decode_block * decode_row_bytes<D, Policy>; /* values */
+                wait_values<1>(there);
+                columns.template products<KV>(p, at, lane);
+                __syncwarp();
+            }
+            values<1>(there);
+            if (computes)
+                end = decode_end<near_end>(ring, item, block, end);
+        }
+    }
+
+    /* The same where blocks are computed two at once. */
+    template <typename Begin>
+    __device__ __forceinline__ void blocks_narrow(int gap, const Begin &begin)
     {
         constexpr int together = N == 1 ? decode_together<D, Policy> : 1; /* registers */
-        const int32_t keys = int32_t(uniform(uint32_t(item.kv_end - item.kv_begin)));
-        int32_t end = keys > 0 ? (keys + decode_block - 1) / decode_block : 0;
-        int32_t block = int32_t(warp);
+        const uint32_t lane = threadIdx.x % 32;
+#pragma unroll 1
+        for (int i = 0; i < gap; i++)
+            ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
+        if (!begin())
+            return;
+        query.store(lane);
+        query.take(columns.q, lane);
+        int32_t end = count(), block = int32_t(warp);
         for (constexpr int32_t last = (together - 1) * decode_warps; block + last < end;
              block += together * decode_warps)
             step<together>(block, &end);
@@ -145,23 +205,29 @@ struct DecodeWalk {
 };
 
 /* All blocks of a warp, by the loop that is enough for the options of the item. */
-template <typename T, typename KV, int D, typename Policy, int N>
-__device__ __forceinline__ void walk_blocks(DecodeColumns<T, D, Policy, N> &columns,
-                                            DecodeRing *ring, WorkSlots *work, uint32_t number,
-                                            const Item &item, uint32_t slots, uint32_t warp)
+template <typename T, typename KV, int D, typename Policy, int N, typename Begin>
+__device__ __forceinline__ void
+walk_blocks(DecodeColumns<T, D, Policy, N> &columns, const DecodeQuery<D, Policy, N> &query,
+            DecodeRing *ring, WorkSlots *work, uint32_t number, const Item &item, uint32_t slots,
+            uint32_t warp, int gap, const Begin &begin)
 {
     const int32_t mine = item.kv_begin + int32_t(threadIdx.x % 32 / 4);
+    const auto walk = [&](auto scores) {
+        DecodeWalk<T, KV, D, Policy, N, decltype(scores)> walk = {
+            columns, query, ring, work, number, item, slots, mine, warp};
+        if constexpr (Policy::narrow)
+            walk.blocks_narrow(gap, begin);
+        else
+            walk.blocks(gap, begin);
+    };
     if constexpr (Policy::windows && N == 1) {
         using Scaled = typename Policy::Scaled;
         if (Scaled::suffices(columns.kept)) {
-            DecodeWalk<T, KV, D, Policy, N, Scaled>{columns, ring,  work, number,
-                                                    item,    slots, mine, warp}
-                .blocks();
+            walk(Scaled{});
             return;
         }
     }
-    DecodeWalk<T, KV, D, Policy, N, Policy>{columns, ring, work, number, item, slots, mine, warp}
-        .blocks();
+    walk(Policy{});
 }
 
 /* Keys that a row does not see lie among those that are computed. */
@@ -194,40 +260,71 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
 
     /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
      * that is not in front of them is done while they are on their way. */
-    DecodeQuery<D, N> query;
-    query.template ask<Policy>(item, lane);
-    ring_begin<D, Policy>(ring, work, number, slots, warp, lane);
-    if (number == warmup) {
-        cp_async_wait<0>();
-        if (lane == 0)
-            *kept = {};
-        return decode_warmed_up;
-    }
-    rows_find<D, Policy>(&slot->item);
-    if (consumer_thread() == 0) {
-        slot->begin_ns = clock_ns();
-        slot->last = others_there(item);
-    }
+    DecodeQuery<D, Policy, N> query;
+    query.at = shared_address(to.outs + warp * count * decode_out_row<D>);
+    query.ask(item, lane);
+    const bool warms_up = N == 1 && number == warmup;
+    const int gap = ring_begin<D, Policy>(ring, number, warp);
+    if (warms_up)
+        ring->ahead = 1; /* and no other item's blocks */
     DecodeColumns<T, D, Policy, N> columns;
     columns.begin(item, lane % 4);
-    query.template take<Policy>(columns.q,
-                                shared_address(to.outs + warp * count * decode_out_row<D>), lane);
+    const auto begin = [&] {
+        if (warms_up && warp < warmup_asks)
+            return false;
+        rows_find<D, Policy>(&slot->item);
+        if (consumer_thread() == 0) {
+            slot->begin_ns = clock_ns();
+            slot->last = others_there(item);
+        }
+        return true;
+    };
     if constexpr (!Policy::narrow)
-        walk_blocks<T, T, D, Policy>(columns, ring, work, number, item, slots, warp);
+        walk_blocks<T, T, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
+                                     begin);
     else if (uniform(item.run->plan.kv_dtype) == ATTND_FP8_E4M3)
-        walk_blocks<T, E4m3, D, Policy>(columns, ring, work, number, item, slots, warp);
+        walk_blocks<T, E4m3, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
+                                        begin);
     else
-        walk_blocks<T, E5m2, D, Policy>(columns, ring, work, number, item, slots, warp);
+        walk_blocks<T, E5m2, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
+                                        begin);
+    if (warms_up && warp < warmup_asks)
+        return decode_warmed_up;
     if (lane == 0)
         *kept = here;
 
     columns.sum();
+    if (warms_up) {
+        columns.leave(to, item, warp, lane);
+        return decode_warmed_up;
+    }
     if (decode_hides<Policy>(item) && consumers_any(!columns.finite()))
         return decode_spoilt;
     columns.leave(to, item, warp, lane);
     consumers_sync();
     decode_store<T, D, Policy, count>(item, to.outs, to.states);
     return decode_stored;
+}
+
+/* What follows the loop of an item: its store, or its merge, by a warp each. */
+template <typename T, int D, typename Policy, int N>
+__device__ __forceinline__ void warm_up_ends(const Item &item, uint32_t warp)
+{
+    if (warp == warmup_merges) {
+        merge_rows<T, D, Policy>(item.run, item.tile.first_merge, item.parts, item.kv_head);
+        return;
+    }
+    const DecodeStates to = decode_places<D, 8 * N>(warmup);
+    decode_store<T, D, Policy, 8 * N>(item, to.outs, to.states);
+}
+
+/* A warp is done with the warmup: its ring is empty, and so is what it has asked for. */
+__device__ __forceinline__ void warmed_up(WorkSlots *work)
+{
+    cp_async_wait<0>();
+    if (threadIdx.x % 32 == 0)
+        *decode_ring() = {};
+    work_leave(work, warmup);
 }
 
 /* All of a decode item. All consumers. A call, so that neither its loop nor that of prefill is
@@ -238,9 +335,15 @@ __device__ __noinline__ void decode_work(uint32_t number)
     WorkSlots *const work = cta_work();
     const Item &item = work->slot[number % work_slots].item;
     consumer_warp_sync();
+    const uint32_t warp = uniform(consumer_thread() / 32);
+    if (N == 1 && uniform(number) == warmup && warp >= warmup_stores) {
+        warm_up_ends<T, D, Policy, N>(item, warp);
+        warmed_up(work);
+        return;
+    }
     const DecodeEnd end = attend_decode<T, D, Policy, N>(work, uniform(number));
     if (end == decode_warmed_up) {
-        work_leave(work, number);
+        warmed_up(work);
         return;
     }
     if (end == decode_spoilt)

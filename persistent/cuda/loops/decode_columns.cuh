@@ -18,41 +18,45 @@ namespace attnd
 {
 
 /* Q of an item on its way from global memory, as chunks of 16 bytes. */
-template <int D, int N> struct DecodeQuery {
+template <int D, typename Policy, int N> struct DecodeQuery {
     static constexpr int chunks = D / 8, parts = 8 * N * chunks / 32;
-    uint4 part[parts];
+    uint32_t at; /* shared memory for it, where this warp's O^T will lie; 2 KB or more for 8 rows */
+    uint4 part[Policy::narrow ? parts : 1];
 
-    template <typename Policy> __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
+    /* By copies in front of those of the keys; or to registers, where elements change places. */
+    __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
     {
 #pragma unroll
         for (int i = 0; i < parts; i++) {
             const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
-            part[i] = {};
-            if (row < item.packed_rows && Policy::in_qk(item.run->plan, chunk * 8))
-                part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
+            const bool in = row < item.packed_rows && Policy::in_qk(item.run->plan, chunk * 8);
+            if constexpr (!Policy::narrow) {
+                cp_async16(at + row * (D * 2) + ((chunk ^ (row & 7)) << 4),
+                           item.q[in ? row : 0] + (in ? chunk * 16 : 0), in ? 16 : 0);
+            } else {
+                part[i] = {};
+                if (in)
+                    part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
+            }
         }
     }
 
-    /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. @at: shared memory for
-     * it, where this warp's O^T will lie; 2 KB of it or more are there for 8 rows. */
-    template <typename Policy>
-    __device__ __forceinline__ void take(uint32_t (&q)[N][D / 16][2], uint32_t at,
-                                         uint32_t lane) const
+    /* Where scores_narrow() has the keys' elements. */
+    __device__ __forceinline__ void store(uint32_t lane) const
     {
 #pragma unroll
         for (int i = 0; i < parts; i++) {
             const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
-            const uint32_t row_at = at + row * (D * 2);
-            if constexpr (!Policy::narrow) {
-                store_shared16(row_at + ((chunk ^ (row & 7)) << 4), part[i]);
-            } else { /* where scores_narrow() has the keys' elements */
-                const uint32_t even = chunk & ~1u, inside = chunk % 2 * 8;
-                store_shared8(row_at + ((even ^ (row & 7)) << 4) + inside, part[i].x, part[i].z);
-                store_shared8(row_at + (((even + 1) ^ (row & 7)) << 4) + inside, part[i].y,
-                              part[i].w);
-            }
+            const uint32_t row_at = at + row * (D * 2), even = chunk & ~1u, inside = chunk % 2 * 8;
+            store_shared8(row_at + ((even ^ (row & 7)) << 4) + inside, part[i].x, part[i].z);
+            store_shared8(row_at + (((even + 1) ^ (row & 7)) << 4) + inside, part[i].y, part[i].w);
         }
         __syncwarp();
+    }
+
+    /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. */
+    __device__ __forceinline__ void take(uint32_t (&q)[N][D / 16][2], uint32_t lane) const
+    {
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll

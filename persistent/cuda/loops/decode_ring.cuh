@@ -145,56 +145,73 @@ __device__ __forceinline__ void ring_values_two(DecodeRing *ring, bool there, Wo
     ring->ahead_slots += 2 * ring->ahead;
 }
 
-/* The ring begins work @number: slots in front of its first block are passed over. */
+/* The ring begins work @number. Return: slots in front of its first block, which are passed over,
+ * and refilled like one that was computed. */
 template <int D, typename Policy>
-__device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
-                                           uint32_t shared, uint32_t warp, uint32_t lane)
+__device__ __forceinline__ int ring_begin(DecodeRing *ring, uint32_t number, uint32_t warp)
 {
     const int gap = decode_stages<D, Policy> - (ring->ahead ? ring->ahead_slots : 0);
     if (!ring->ahead)
         walk_begin(&ring->walk, number, warp);
     ring->ahead = 0;
-#pragma unroll 1
-    for (int i = 0; i < gap; i++)
-        ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
+    return gap;
 }
 
-/* The warmup asks for Q, of which there are no rows, and each warp for one block, of one key: as
- * if the ring had room for no more. What is read there are @zeros, of the service's own memory; and
- * the same are the tile that is found. Before barriers are there. One warp. */
-__device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zeros)
+/* A decode item of eight rows, a block of keys for each warp, in one part of one. What is read
+ * there are @zeros, of the service's own memory, and so is the tile that is found; what is stored
+ * goes to
+ * @spoilt, and so does what is merged. One warp. */
+template <int D>
+__device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zeros, char *spoilt)
 {
+    constexpr uint32_t states_at = D * 4, rows_at = D * 4 + 64;
+    static_assert(rows_at + D * 2 <= warmup_bytes, "a partial row, its state, a row");
     WorkSlot *slot = &work->slot[warmup % work_slots];
     Item *item = &slot->item;
     ActiveRun *run =
         reinterpret_cast<ActiveRun *>(work->run_copy[0]); /* that of work 2, or later */
-    for (uint32_t i = threadIdx.x % 32; i < sizeof(*item) / 4; i += 32)
+    const uint32_t lane = threadIdx.x % 32;
+    if (lane < D * 2 / 128)
+        prefetch_line(reinterpret_cast<const char *>(zeros) + lane * 128);
+    for (uint32_t i = lane; i < sizeof(*item) / 4; i += 32)
         reinterpret_cast<uint32_t *>(item)[i] = 0;
-    for (uint32_t i = threadIdx.x % 32; i < run_copy_bytes / 4; i += 32)
+    for (uint32_t i = lane; i < run_copy_bytes / 4; i += 32)
         reinterpret_cast<uint32_t *>(run)[i] = 0;
     __syncwarp();
-    if (threadIdx.x % 32 != 0)
+    if (lane < 8) {
+        item->q[lane] = reinterpret_cast<const char *>(zeros);
+        item->out[lane] = {spoilt, reinterpret_cast<float *>(spoilt + states_at), true};
+    }
+    if (lane != 0)
         return;
     item->run = run;
     item->k = item->v = reinterpret_cast<const char *>(zeros);
-    item->kv_end = item->kv_len = 1;
+    item->kv_end = item->kv_len = first_keys;
+    item->packed_rows = 8;
+    item->tile.first_merge.row_count = 8;
+    item->tile.first_merge.part_count = 1;
     slot->path = path_decode;
-    run->pages = run->plan.heads_kv = 1;
-    run->page_size = decode_block;
+    run->plan.dim_qk = run->plan.dim_vo = D;
+    run->pages = run->plan.heads_kv = run->plan.group = 1;
+    run->page_size = first_keys;
     run->tiles = reinterpret_cast<const attnd_tile *>(zeros);
     run->kv_len = reinterpret_cast<const int32_t *>(zeros);
+    run->outputs = reinterpret_cast<float *>(spoilt);
+    run->states = reinterpret_cast<float *>(spoilt + states_at);
+    run->o = spoilt + rows_at;
     run->kind = ATTND_RUN_ATTEND;
     run->aligned = 1;
 }
 
-/* A warp's ring in front of a warmup. */
-template <int D, typename Policy> __device__ __forceinline__ DecodeRing warmup_ring()
+/* A warp's ring in front of a warmup: with room for one block, of one key; or for none. */
+template <int D, typename Policy> __device__ __forceinline__ DecodeRing warmup_ring(uint32_t warp)
 {
     DecodeRing ring = {};
     if (first_item<D> != 0) {
-        ring.walk = {warmup, 1, walk_places, 1};
+        const int asks = warp < warmup_asks;
+        ring.walk = {warmup, asks, walk_places, 1};
         ring.ahead = 1;
-        ring.ahead_slots = decode_stages<D, Policy> - 1;
+        ring.ahead_slots = decode_stages<D, Policy> - asks;
     }
     return ring;
 }

@@ -109,23 +109,33 @@ struct DecodeStates {
     float2 *states;
 };
 
-/* Items that need half of the room or less take turns in its halves. All consumers. */
+/* Do items of so many columns need more than half of the room? */
+template <int D, uint32_t columns> constexpr bool decode_wide = columns == decode_rows<D>;
+
+/* Of item @number. Those that need half of the room or less take turns in its halves. */
 template <int D, uint32_t columns>
-__device__ __forceinline__ DecodeStates decode_states(DecodeRing *ring, uint32_t number)
+__device__ __forceinline__ DecodeStates decode_places(uint32_t number)
 {
     constexpr int out_row = decode_out_row<D>;
-    constexpr bool wide = columns == decode_rows<D>;
     static_assert(columns <= decode_rows<D>, "registers and shared memory");
-    if (wide || ring->wide)
-        consumers_sync(); /* nobody reads the last item's */
-    ring->wide = wide;
     float *outs = reinterpret_cast<float *>(cta_buffer() + decode_outs_at);
     float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
-    if (!wide) {
+    if (!decode_wide<D, columns>) {
         outs += number % 2 * (decode_warps * columns * out_row);
         states += number % 2 * (decode_warps * columns);
     }
     return {outs, states};
+}
+
+/* The same, when nobody reads the last item's any more. All consumers. */
+template <int D, uint32_t columns>
+__device__ __forceinline__ DecodeStates decode_states(DecodeRing *ring, uint32_t number)
+{
+    constexpr bool wide = decode_wide<D, columns>;
+    if ((wide || ring->wide) && number != warmup)
+        consumers_sync();
+    ring->wide = wide;
+    return decode_places<D, columns>(number);
 }
 
 } // namespace attnd

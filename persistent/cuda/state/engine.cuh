@@ -67,7 +67,6 @@ struct EngineSession {
     TensorMap templates[map_templates];
     Memory memories[ATTND_MEMORIES_MAX];
     uint32_t errors[ATTND_LANES_MAX];
-    attnd_engine_counts counts;
 };
 static_assert(sizeof(Memory) == sizeof(attnd_engine_memory) &&
                   offsetof(Memory, host) == offsetof(attnd_engine_memory, host),

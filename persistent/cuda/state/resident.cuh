@@ -23,6 +23,9 @@ constexpr uint32_t prepared_max = 4096;
 /* Resolved runs: one for each position, in turn, then one for each prepared run, for good. */
 constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
+/* Places for what warmups store, each of some workers, and the bytes of one: a partial row of the
+ * widest head, its state, and a row. */
+constexpr uint32_t warmup_places = 64, warmup_bytes = 2048;
 
 /* Words the device and the worker's host half share, in pinned host memory. */
 struct HostWords {
@@ -174,7 +177,8 @@ struct Resident : Settings {
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
     uint32_t guests_leave;   /* likewise: the last guests that are to leave */
     uint32_t over;           /* the last gang that has no item left to take, and gets none */
-    alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for warmups (work_slot.cuh) */
+    alignas(128) uint32_t nothing[workers_max][128];       /* zeros, for warmups (work_slot.cuh) */
+    alignas(128) char spoilt[warmup_places][warmup_bytes]; /* and where they store */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions + 1];                 /* one of nobody's (retire.cuh) */
     uint32_t guests_there;                         /* the last guests that have begun */

@@ -29,6 +29,17 @@ __device__ __forceinline__ uint32_t consumer_thread()
     return threadIdx.x - producer_threads;
 }
 
+/* The CTA's shared memory is ready: what a warp has prepared is there for those that wait here. A
+ * warp that @goes_on needs nothing of the others'. */
+__device__ __forceinline__ void cta_ready(bool goes_on)
+{
+    __syncwarp();
+    if (goes_on)
+        asm volatile("bar.arrive 0, %0;" ::"n"(resident_threads) : "memory");
+    else
+        asm volatile("bar.sync 0, %0;" ::"n"(resident_threads) : "memory");
+}
+
 __device__ __forceinline__ void consumers_sync()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(consumer_threads) : "memory");

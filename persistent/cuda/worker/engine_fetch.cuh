@@ -9,6 +9,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_WORKER_ENGINE_FETCH_CUH
 #define ATTND_PERSISTENT_CUDA_WORKER_ENGINE_FETCH_CUH
 
+#include "persistent/cuda/machine/copy.cuh"
 #include "persistent/cuda/worker/fetch_state.cuh"
 
 namespace attnd
@@ -35,33 +36,67 @@ __device__ __forceinline__ void engine_copy_run(FetchWarp *fetch, uint4 of_plan,
     __syncwarp();
 }
 
+/* All that engine_begin() reads, in vectors. */
+struct EngineBrought {
+    uint4 plan[32 + 2]; /* words; the decision; versions, odd, passes */
+    uint4 run[32];
+    uint4 prepared;
+    uint4 first[sizeof(EngineFirst) / 16];
+};
+static_assert(offsetof(EnginePlan, decision) == 32 * 16 && offsetof(EnginePlan, place) == 34 * 16 &&
+                  run_copy_bytes == 32 * 16,
+              "vectors");
+
+__device__ __forceinline__ EngineBrought *engine_brought()
+{
+    __shared__ EngineBrought brought;
+    return &brought;
+}
+
 /* A worker's first item is that of its own number, and lies resolved in the plan's block. It comes
- * with all that the worker needs to know of the run: one trip. Whatever was in front of the run in
- * its stream is over then. The whole warp. @tile, @words: of the item, as work_fill() wants them.
- * Return: the item. */
+ * with all that the worker needs to know of the run, in one trip, while the CTA makes itself ready.
+ * Whatever was in front of the run in its stream is over then. The fetch warp. */
+__device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t worker)
+{
+    constexpr uint32_t of_first = sizeof(EngineFirst) / 16;
+    static_assert(of_first <= 32, "a vector a lane");
+    EngineBrought *to = engine_brought();
+    const uint32_t lane = threadIdx.x % 32;
+    const uint4 *plan = reinterpret_cast<const uint4 *>(launch.plan);
+    grid_wait();
+    cp_async16(shared_address(&to->plan[lane]), plan + lane, 16);
+    cp_async16(shared_address(&to->run[lane]),
+               reinterpret_cast<const uint4 *>(&launch.session->active[launch.slot]) + lane, 16);
+    if (lane < of_first)
+        cp_async16(shared_address(&to->first[lane]),
+                   reinterpret_cast<const uint4 *>(&launch.plan->first[worker]) + lane, 16);
+    else if (lane < of_first + 2)
+        cp_async16(shared_address(&to->plan[32 + lane - of_first]), plan + 32 + lane - of_first,
+                   16);
+    else if (lane == of_first + 2)
+        cp_async16(shared_address(&to->prepared), &launch.session->runs[launch.slot], 16);
+}
+
+/* What engine_ask() has asked for is here. The whole warp. @tile, @words: of the item, as
+ * work_fill() wants them. Return: the item. */
 __device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *tile, ItemWords *words)
 {
     const uint32_t lane = threadIdx.x % 32;
     const EngineLaunch launch = fetch->work->launch;
-    const EnginePlan *plan = launch.plan;
-    const EngineFirst *first = &plan->first[fetch->worker];
-    grid_wait();
-    const uint4 of_plan = __ldcg(reinterpret_cast<const uint4 *>(plan->words) + lane);
-    const uint4 of_run =
-        __ldcg(reinterpret_cast<const uint4 *>(&launch.session->active[launch.slot]) + lane);
-    const uint4 decision = __ldcg(reinterpret_cast<const uint4 *>(&plan->decision));
-    const uint4 prepared =
-        __ldcg(reinterpret_cast<const uint4 *>(&launch.session->runs[launch.slot]));
-    const uint32_t facts = __ldcg(reinterpret_cast<const uint32_t *>(&plan->odd));
-    *tile = lane < sizeof(attnd_tile) / 4
-                ? __ldcg(reinterpret_cast<const uint32_t *>(&first->tile) + lane)
-                : 0;
-    *words = {__ldcg(&first->kv_len), __ldcg(&first->pages[lane]), __ldcg(&first->parts[lane])};
-    const uint32_t head = __ldcg(&first->kv_head);
+    const EngineBrought *brought = engine_brought();
+    const EngineFirst *first = reinterpret_cast<const EngineFirst *>(brought->first);
+    cp_async_wait<0>();
+    __syncwarp();
+    const uint4 decision = brought->plan[32], prepared = brought->prepared;
+    const uint32_t facts = brought->plan[33].w;
+    *tile =
+        lane < sizeof(attnd_tile) / 4 ? reinterpret_cast<const uint32_t *>(&first->tile)[lane] : 0;
+    *words = {first->kv_len, first->pages[lane], first->parts[lane]};
+    const uint32_t head = first->kv_head;
     fetch->copy ^= 1; /* the other one is the warm-up's */
-    engine_copy_run(fetch, of_plan, of_run, facts);
-    const bool there =
-        (uint64_t(prepared.y) << 32 | prepared.x) == uint64_t(plan) && prepared.w == launch.serial;
+    engine_copy_run(fetch, brought->plan[lane], brought->run[lane], facts);
+    const bool there = (uint64_t(prepared.y) << 32 | prepared.x) == uint64_t(launch.plan) &&
+                       prepared.w == launch.serial;
     const bool suits = variant_executes(fetch->variant, decision.y & 0xffff);
     const uint32_t code = !there       ? ATTND_E_UNKNOWN
                           : decision.z ? decision.z
@@ -72,11 +107,8 @@ __device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *til
                                  uint16_t(decision.y), uint16_t(decision.y >> 16)};
         fetch->work->first_head = head;
     }
-    if (lane == 0 && fetch->worker == 0) {
-        tally_gpu(reinterpret_cast<unsigned long long *>(&launch.session->counts.runs), 1ull);
-        if (code)
-            set_if_zero(&launch.session->errors[launch.lane], code);
-    }
+    if (lane == 0 && fetch->worker == 0 && code)
+        set_if_zero(&launch.session->errors[launch.lane], code);
     fetch->copied = 1;
     __syncwarp();
     return fetch->worker;

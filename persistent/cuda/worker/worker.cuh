@@ -276,8 +276,11 @@ __global__ void __launch_bounds__(resident_threads, 1)
     asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
     WorkSlots *work = cta_work();
+    const uint32_t warp = threadIdx.x / 32;
     if (launch.plan) {
-        if (threadIdx.x == producer_threads - 1)
+        if (warp == 0)
+            engine_ask(launch, first_worker + blockIdx.x);
+        if (threadIdx.x == 0)
             engine_settings(work, launch);
     } else if (threadIdx.x < sizeof(Settings) / 4) {
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
@@ -286,25 +289,24 @@ __global__ void __launch_bounds__(resident_threads, 1)
         work->over = comes_late(resident, gang);
         work->launch = launch;
     }
-    if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
-        *decode_ring() = warmup_ring<D, Policy>();
-    if (first_item<D> != 0 && threadIdx.x / 32 == 1) {
-        if (!launch.plan)
-            warmup_fill(work, resident->nothing[first_worker + blockIdx.x]);
-        else
-            work->slot[warmup % work_slots].path = path_skip; /* an item comes at once */
-    }
     if (threadIdx.x == 0) {
         work_init(work, first_item<D>);
         if (first_item<D> != 0)
             barrier_arrive(&work->full[warmup % work_slots], 1);
+        fence_barrier_init();
+    } else if (first_item<D> != 0 && warp == 1) {
+        warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
+                       resident->spoilt[blockIdx.x % warmup_places]);
+    } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;
         *cta_naive() = 0;
         Policy::start();
         fence_barrier_init();
+    } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
+        *decode_ring() = warmup_ring<D, Policy>(warp - producer_threads / 32);
     }
-    __syncthreads();
+    cta_ready(warp == 0 && launch.plan);
     if (work->over) { /* it comes too late */
         gang_ends(blockIdx.x);
         return;
@@ -316,7 +318,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
             consume<T, D, Policy>(&bars);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        const uint32_t warp = threadIdx.x / 32, worker = first_worker + blockIdx.x;
+        const uint32_t worker = first_worker + blockIdx.x;
         const bool warms_up = first_item<D> != 0 && warp == 1 && !launch.plan;
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
