@@ -108,7 +108,8 @@ struct attnd_engine_cut {
     uint64_t lengths, table, qo_indptr; /* the engine's arrays: int32 */
     uint64_t errors;                    /* uint32 [requests]; 0: not wanted */
     uint64_t mirror;
-    uint64_t tiles_at, merges_at, parts_at, lengths_at, arrivals_at;
+    uint64_t tiles_at, merges_at, parts_at, lengths_at;
+    uint64_t arrivals;        /* counters of merges, which are zero between runs */
     uint64_t states, outputs; /* of partial rows */
     uint64_t set_version;     /* of the plan when its shape was taken; bit 63: it is a cut */
     uint32_t blocks_max, tiles_max;

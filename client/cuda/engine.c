@@ -221,6 +221,11 @@ static CUresult find_functions(struct attnd_engine *engine)
         result = cuModuleGetFunction(&engine->unprepare, module, "attnd_engine_unprepare");
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&engine->refresh, module, "attnd_engine_refresh");
+    if (result == CUDA_SUCCESS)
+        result = cuModuleGetFunction(&engine->cut, module, "attnd_engine_cut_lengths");
+    if (result == CUDA_SUCCESS)
+        result = cuFuncSetAttribute(engine->cut, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    ENGINE_CUT_SHARED_BYTES_MAX);
     return result;
 }
 

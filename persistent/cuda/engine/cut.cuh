@@ -248,7 +248,7 @@ __device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_e
         words->merge_parts = reinterpret_cast<const uint32_t *>(args.mirror + args.parts_at);
         words->kv_pages = reinterpret_cast<const int32_t *>(args.table);
         words->kv_len = reinterpret_cast<const int32_t *>(args.mirror + args.lengths_at);
-        words->arrivals = reinterpret_cast<uint32_t *>(args.mirror + args.arrivals_at);
+        words->arrivals = reinterpret_cast<uint32_t *>(args.arrivals);
         words->states = reinterpret_cast<float *>(args.states);
         words->outputs = reinterpret_cast<float *>(args.outputs);
         words->group_reciprocal = reciprocal_of(args.shape.group);
