@@ -122,6 +122,9 @@ int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t
                       void **arguments);
 /** attnd_engine_free() - a block that nothing in flight and no graph uses. */
 void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address);
+/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. Return: 0 or a fault.
+ */
+int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
 /** attnd_engine_wait() - for the launches of a lane that no capture took in. */
 void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane);
 /** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */
@@ -169,16 +172,11 @@ void attnd_engine_plans_end(struct attnd_engine *engine);
 /** attnd_engine_cut() - attnd_cuda_plan_on_stream(). */
 int attnd_engine_cut(struct attnd_engine *engine, uint32_t plan, uint32_t lane,
                      const struct attnd_cuda_plan_args *args, CUstream stream);
-/** attnd_engine_cut_ends() - frees what the lane has for it; nothing of it is in flight. */
-void attnd_engine_cut_ends(struct attnd_engine *engine, struct engine_lane *at);
 /** attnd_engine_lane_failed() - @code of a lane as a fault, with what a cut has said of it.
  * Return: its code. */
 int attnd_engine_lane_failed(struct attnd_engine *engine, uint32_t lane, uint32_t code);
 
 /* ---- engine_run.c ---- */
-
-/** attnd_engine_note_launch() - so that what the lane's runs use can be waited for. */
-int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
 
 /** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself. */
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,

@@ -279,15 +279,6 @@ int attnd_engine_cut(struct attnd_engine *engine, uint32_t plan, uint32_t lane,
     return rc;
 }
 
-void attnd_engine_cut_ends(struct attnd_engine *engine, struct engine_lane *at)
-{
-    if (at->cut)
-        attnd_engine_free(engine, at->cut->address);
-    if (at->arrivals)
-        attnd_engine_free(engine, at->arrivals->address);
-    at->cut = at->arrivals = NULL;
-}
-
 /* ---- what a cut has refused ---- */
 
 /* Takes what the last cuts of a plan in a lane have said. */

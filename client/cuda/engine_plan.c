@@ -96,7 +96,10 @@ static void free_blocks(struct attnd_engine *engine, const struct engine_plan *p
         attnd_engine_wait(engine, at->lane);
         attnd_engine_free(engine, at->block);
         attnd_engine_free(engine, at->mirror);
-        attnd_engine_cut_ends(engine, at);
+        if (at->cut)
+            attnd_engine_free(engine, at->cut->address);
+        if (at->arrivals)
+            attnd_engine_free(engine, at->arrivals->address);
     }
 }
 

@@ -157,17 +157,6 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
     return attnd_engine_fault(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
 }
 
-int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (!engine->launched[lane])
-        result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS)
-        result = cuEventRecord(engine->launched[lane], stream);
-    return attnd_engine_fault(result);
-}
-
 static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
                       CUstream stream)
 {
