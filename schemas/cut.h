@@ -18,8 +18,8 @@
 /* How long the worker's tiles take, as its plans reckon; nanoseconds of one KV head. */
 struct attnd_pace {
     uint32_t rows_per_tile, granule; /* as in struct attnd_worker_info */
-    uint32_t rows_step;              /* as in struct attnd_plan_rates; 0: there is no pace */
-    uint32_t keys_item;              /* that an item of rows_per_tile rows may have */
+    uint32_t rows_step;              /* as in struct attnd_plan_rates */
+    uint32_t keys_item;              /* that an item of rows_per_tile rows may have; 0: no pace */
     float row_ns, read_ns, bytes_ns, start_ns;
     float part_ns, part_row_ns; /* of a part of a compute-bound block, beside its keys */
 };

@@ -11,7 +11,7 @@
  */
 #include "client/cuda/engine.h"
 
-#include <string.h>
+#include <assert.h>
 
 #define CUT_BLOCKS 8u /* of a cluster, and threads of each: persistent/cuda/engine/cut.cuh */
 #define CUT_THREADS 512u
@@ -47,7 +47,7 @@ static int check_options(const struct engine_view *view)
         return refuse_option(ATTND_F_FIXED_SPLIT);
     if (head->options & ATTND_OPTION_CHUNK)
         return refuse_option(ATTND_F_CHUNK);
-    if (view->image.pace.rows_step == 0) /* a service that does not know of this */
+    if (view->image.pace.keys_item == 0) /* a service that does not know of this */
         return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0, 0, 0);
     return 0;
 }
@@ -118,6 +118,7 @@ static struct attnd_cut_shape shape_of(const struct attnd_engine *engine,
 static int find_bounds(const struct attnd_engine *engine, const struct attnd_cut_shape *shape,
                        struct bounds *bounds)
 {
+    assert(shape->pace.keys_item > 0);
     const uint64_t longest = shape->keys / shape->pace.keys_item;
 
     if (shape->rows_each)
@@ -235,11 +236,11 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
                       const struct attnd_cuda_plan_args *args, CUstream stream)
 {
     struct engine_plan *plan;
-    struct engine_lane *at;
+    struct engine_lane *at = NULL;
     struct engine_view view;
     struct attnd_engine_cut cut;
     uint32_t pool;
-    uint64_t serial, shared_bytes = 0, capture;
+    uint64_t serial, shared_bytes = 0, capture = 0;
     int rc = attnd_plan_pool(engine->session, handle, &pool, &serial);
 
     if (rc == 0)
@@ -254,6 +255,7 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
         rc = attnd_engine_fault(attnd_engine_capture(stream, &capture));
     if (rc < 0)
         return rc;
+    assert(at != NULL);
     void *arguments[] = {&engine->block, &at->block, &cut};
     rc = attnd_engine_fault(cuLaunchKernel(engine->cut, CUT_BLOCKS, 1, 1, CUT_THREADS, 1, 1,
                                            (unsigned)shared_bytes, stream, arguments, NULL));

@@ -334,8 +334,9 @@ static void expect_rows(struct device_plan *plan, uint32_t begin, uint32_t end,
         plan->o[i] = 0;
     }
     for (uint64_t i = (uint64_t)begin * heads_q(plan); i < (uint64_t)end * heads_q(plan); i++) {
-        CHECK(state == ROW_NAN ? isnan(plan->lse[i])
-                               : memcmp(&plan->lse[i], &poison, sizeof(poison)) == 0);
+        uint32_t bits;
+        memcpy(&bits, &plan->lse[i], sizeof(bits));
+        CHECK(state == ROW_NAN ? isnan(plan->lse[i]) : bits == poison);
         plan->lse[i] = -INFINITY;
     }
 }
