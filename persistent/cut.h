@@ -29,6 +29,7 @@
 #define ATTND_CUT_COST_KEY 8u
 #define ATTND_CUT_COST_TILE 256u
 
+#define ATTND_CUT_PLACES 3u   /* of a fused plan: whole blocks, parts of such, and the rest */
 #define ATTND_CUT_CLASSES 32u /* of items by their time, of tiles by their cost */
 #define ATTND_CUT_WAYS (2 * ATTND_CUT_TILES_PER_WORKER + 1u) /* to split that are looked at */
 #define ATTND_CUT_TIME_UNITS 65536.0f                        /* of the longest item's time */
@@ -56,6 +57,9 @@ struct attnd_cut_choice {
     float stretch; /* of memory-bound items, because the memory does not keep up */
     float halves_ns;
     uint32_t unhalved, halved; /* memory-bound blocks, as in struct attnd_splits */
+    uint32_t
+        compute_workers;   /* of a fused plan: those that begin with compute-bound items; else 0 */
+    uint32_t whole, parts; /* compute-bound blocks in front, and parts of the others */
 };
 
 /* All that the threads share: on a GPU in shared memory. */
@@ -75,8 +79,9 @@ struct attnd_cut {
     uint32_t *rows_refused;        /* 1: qo_indptr is no such array */
 };
 
-/* For each class one of each of 16 warps. */
-#define ATTND_CUT_COUNTS (ATTND_CUT_CLASSES * 16u + 1)
+/* For each class of each place one of each of 16 warps. */
+#define ATTND_CUT_ORDERS (ATTND_CUT_PLACES * ATTND_CUT_CLASSES)
+#define ATTND_CUT_COUNTS (ATTND_CUT_ORDERS * 16u + 1)
 
 /* A part of @memory, @count words of it behind @words. */
 static ATTND_HOST_DEVICE uint32_t *attnd_cut_take(uint32_t *memory, uint32_t *words, uint32_t count)
@@ -367,6 +372,7 @@ attnd_cut_choose(const struct attnd_cut_shape *shape, const struct attnd_cut_see
     choice.halves_ns = seen->longest_ns[ATTND_TILE_MEMORY] / 2.0f;
     choice.halved = way ? 0 : attnd_cut_halved(shape, seen);
     choice.unhalved = seen->count[ATTND_TILE_MEMORY] - choice.halved;
+    choice.compute_workers = choice.whole = choice.parts = 0;
     return choice;
 }
 
@@ -381,6 +387,11 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_wanted(const struct attnd_cut_shape 
     uint32_t shortest = ATTND_CUT_KEYS_MIN;
     int again = 0;
 
+    if (tile_class == ATTND_TILE_COMPUTE && choice->compute_workers) {
+        const uint32_t least = shape->pace.granule > shortest ? shape->pace.granule : shortest;
+        const uint32_t most = cut->keys[b] / least;
+        return nth > choice->whole && most > 1 ? attnd_cut_fewer(choice->parts, most) : 1;
+    }
     if (tile_class == ATTND_TILE_MEMORY && choice->halved && nth > choice->unhalved) {
         split.target_ns = choice->halves_ns;
         split.round = 0.5f;

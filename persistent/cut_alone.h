@@ -109,11 +109,11 @@ static inline void attnd_team_order(const struct attnd_team *team, uint32_t *ord
                                     uint32_t *counts)
 {
     (void)team;
-    for (uint32_t c = 0; c <= ATTND_CUT_CLASSES; c++)
+    for (uint32_t c = 0; c <= ATTND_CUT_ORDERS; c++)
         counts[c] = 0;
     for (uint32_t t = 0; t < count; t++)
         counts[order[t] + 1]++;
-    for (uint32_t c = 1; c <= ATTND_CUT_CLASSES; c++)
+    for (uint32_t c = 1; c <= ATTND_CUT_ORDERS; c++)
         counts[c] += counts[c - 1];
     for (uint32_t t = 0; t < count; t++)
         order[t] = counts[order[t]]++;

@@ -5,18 +5,14 @@
 #ifndef ATTND_PERSISTENT_CUT_BATCH_H
 #define ATTND_PERSISTENT_CUT_BATCH_H
 
-#ifdef __CUDACC__
-#define ATTND_OF_TEAM __device__ __forceinline__
-#else
-#include "persistent/cut_alone.h"
-#define ATTND_OF_TEAM inline
-#endif
+#include "persistent/cut_fuse.h"
 
 /* What came of it. */
 struct attnd_cut_result {
-    uint32_t blocks, tiles, merges, partials, parts; /* without those of refused requests */
-    uint32_t classes;                                /* bit c: there are tiles of class c */
-    uint32_t rows_max;                               /* packed, of a block */
+    uint32_t blocks, tiles, merges, partials, parts;      /* without those of refused requests */
+    uint32_t classes;                                     /* bit c: there are tiles of class c */
+    uint32_t rows_max;                                    /* packed, of a block */
+    uint32_t compute_tiles, whole_tiles, compute_workers; /* as in struct attnd_plan_head */
 };
 
 /* Requests, of which only lengths and rows are looked at. @qo_indptr: with rows_each 0. */
@@ -78,6 +74,7 @@ static ATTND_OF_TEAM struct attnd_cut_choice
 attnd_cut_decide(const struct attnd_team *team, const struct attnd_cut_shape *shape,
                  const struct attnd_cut *cut, uint32_t blocks, const struct attnd_cut_seen *seen)
 {
+    struct attnd_cut_choice choice;
     float stretch;
     const float share = attnd_cut_share(shape, seen, &stretch);
     const float longest = attnd_cut_larger(seen->longest_ns[ATTND_TILE_COMPUTE],
@@ -85,13 +82,16 @@ attnd_cut_decide(const struct attnd_team *team, const struct attnd_cut_shape *sh
     const uint32_t waves = (blocks * shape->heads_kv + shape->workers - 1) / shape->workers;
     uint32_t way = 0;
 
+    if (seen->count[0] && seen->count[1] && attnd_cut_fuse(team, shape, cut, blocks, seen, &choice))
+        return choice;
     if ((float)waves * longest > share * ATTND_CUT_SLACK) {
         for (way = team->group; way < ATTND_CUT_WAYS; way += team->groups)
             attnd_cut_try(team, shape, cut, blocks, way, share, stretch);
         attnd_team_sync(team);
         way = attnd_cut_best(cut->finish_ns, share);
     }
-    return attnd_cut_choose(shape, seen, way, share, stretch);
+    choice = attnd_cut_choose(shape, seen, way, share, stretch);
+    return choice;
 }
 
 /* How many blocks of its class stand in front of each, into its place. */
@@ -136,13 +136,15 @@ static ATTND_OF_TEAM void attnd_cut_split_blocks(const struct attnd_team *team,
                                                  const struct attnd_cut *cut, uint32_t blocks,
                                                  const struct attnd_cut_choice *choice, int mixed)
 {
-    const int ranked = mixed && choice->halved;
+    const int ranked = mixed && (choice->halved || choice->compute_workers);
     uint32_t splits = 0;
 
     if (ranked)
         attnd_cut_rank(team, shape, cut, blocks);
     for (uint32_t b = team->thread; b < blocks; b += team->threads) {
-        const uint32_t nth = 1 + (ranked ? cut->place[b].tile : b);
+        const uint32_t before = ranked ? cut->place[b].tile : b;
+        const int computes = ranked && attnd_cut_class(shape, cut, b) == ATTND_TILE_COMPUTE;
+        const uint32_t nth = 1 + (computes ? b - before : before);
         cut->parts[b] = attnd_cut_wanted(shape, cut, choice, b, nth);
         splits += cut->parts[b] - 1;
     }
@@ -158,22 +160,49 @@ static ATTND_OF_TEAM void attnd_cut_split_blocks(const struct attnd_team *team,
 
 /* ---- all of it ---- */
 
-/* Where each tile stands: the dearest first. */
+/* Of a fused plan whole compute-bound blocks come first, then parts of such, then the rest. */
+static ATTND_OF_TEAM uint32_t attnd_cut_order_place(const struct attnd_cut_shape *shape,
+                                                    const struct attnd_cut *cut, uint32_t b)
+{
+    if (attnd_cut_class(shape, cut, b) != ATTND_TILE_COMPUTE || cut->kv_len[cut->request[b]] < 0)
+        return 2;
+    return cut->parts[b] > 1;
+}
+
+/* Where each tile stands: the dearest first, of each place. */
 static ATTND_OF_TEAM void attnd_cut_sort(const struct attnd_team *team,
                                          const struct attnd_cut_shape *shape,
                                          const struct attnd_cut *cut, uint32_t blocks,
-                                         uint32_t tiles)
+                                         struct attnd_cut_result *result)
 {
-    uint32_t most = 0;
+    const uint32_t tiles = result->tiles;
+    const int fused = result->compute_workers != 0;
+    uint32_t most = 0, most_computing = 1, whole = 0, computes = 0;
 
     for (uint32_t t = team->thread; t < tiles; t += team->threads) {
         const uint32_t b = attnd_cut_block_at(cut, blocks, t);
-        cut->order[t] = attnd_cut_cost(shape, cut, b, t - cut->place[b].tile);
-        most = cut->order[t] > most ? cut->order[t] : most;
+        const uint32_t cost = attnd_cut_cost(shape, cut, b, t - cut->place[b].tile);
+        const uint32_t place = fused ? attnd_cut_order_place(shape, cut, b) : 2;
+        cut->order[t] = cost;
+        if (place == 2)
+            most = cost > most ? cost : most;
+        else
+            most_computing = cost > most_computing ? cost : most_computing;
+        whole += place == 0;
+        computes += place < 2;
     }
     most = attnd_team_largest(team, most);
-    for (uint32_t t = team->thread; t < tiles; t += team->threads)
-        cut->order[t] = attnd_cut_cost_class(cut->order[t], most);
+    if (fused) {
+        most_computing = attnd_team_largest(team, most_computing);
+        result->whole_tiles = attnd_team_total(team, whole);
+        result->compute_tiles = attnd_team_total(team, computes);
+    }
+    for (uint32_t t = team->thread; t < tiles; t += team->threads) {
+        const uint32_t place =
+            fused ? attnd_cut_order_place(shape, cut, attnd_cut_block_at(cut, blocks, t)) : 2;
+        cut->order[t] = attnd_cut_cost_class(cut->order[t], place == 2 ? most : most_computing) +
+                        place * ATTND_CUT_CLASSES;
+    }
     attnd_team_sync(team);
     attnd_team_order(team, cut->order, tiles, cut->counts);
 }
@@ -186,7 +215,7 @@ static ATTND_OF_TEAM struct attnd_cut_result attnd_cut_batch(const struct attnd_
 {
     const uint32_t blocks = cut->block_begin[shape->requests];
     struct attnd_cut_seen seen = {{0, 0}, {0, 0}, {INFINITY, INFINITY}, 0, {0, 0}, 0};
-    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0};
+    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
     if (!blocks)
         return result;
@@ -200,8 +229,9 @@ static ATTND_OF_TEAM struct attnd_cut_result attnd_cut_batch(const struct attnd_
     const struct attnd_cut_choice choice = attnd_cut_decide(team, shape, cut, blocks, &seen);
     attnd_cut_split_blocks(team, shape, cut, blocks, &choice, mixed);
     const struct attnd_cut_place end = cut->place[blocks];
-    attnd_cut_sort(team, shape, cut, blocks, end.tile);
     result.tiles = end.tile;
+    result.compute_workers = choice.compute_workers;
+    attnd_cut_sort(team, shape, cut, blocks, &result);
     result.merges = end.merge;
     result.partials = end.partial;
     result.parts = end.list;

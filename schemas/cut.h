@@ -20,10 +20,11 @@ struct attnd_pace {
     uint32_t rows_per_tile, granule; /* as in struct attnd_worker_info */
     uint32_t rows_step;              /* as in struct attnd_plan_rates */
     uint32_t keys_item;              /* that an item of rows_per_tile rows may have; 0: no pace */
+    uint32_t fusion, zero;           /* enum attnd_plan_fusion */
     float row_ns, read_ns, bytes_ns, start_ns;
     float part_ns, part_row_ns; /* of a part of a compute-bound block, beside its keys */
 };
-ATTND_ASSERT_SIZE(attnd_pace, 40);
+ATTND_ASSERT_SIZE(attnd_pace, 48);
 
 struct attnd_cut_shape {
     uint32_t requests;
@@ -39,6 +40,6 @@ struct attnd_cut_shape {
     uint32_t zero;
     struct attnd_pace pace;
 };
-ATTND_ASSERT_SIZE(attnd_cut_shape, 96);
+ATTND_ASSERT_SIZE(attnd_cut_shape, 104);
 
 #endif

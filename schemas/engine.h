@@ -32,7 +32,7 @@ struct attnd_plan_image {
     uint64_t plan_bytes; /* the plan's place behind this, capacity */
     uint64_t scratch_bytes;
     struct attnd_pace pace; /* of the worker's tiles */
-    uint64_t zero[5];
+    uint64_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
@@ -118,7 +118,7 @@ struct attnd_engine_cut {
     struct attnd_plan_head head; /* its counts are the cut's; scales are multiplied */
     struct attnd_variant variant;
 };
-ATTND_ASSERT_SIZE(attnd_engine_cut, 96 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
+ATTND_ASSERT_SIZE(attnd_engine_cut, 104 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
 #define ATTND_CUT_VERSION (1ull << 63)
 
 /* A prepared run. Memories are the session's numbers. */

@@ -118,7 +118,7 @@ static struct attnd_cut_shape shape_of(const struct attnd_engine *engine,
 static int find_bounds(const struct attnd_engine *engine, const struct attnd_cut_shape *shape,
                        struct bounds *bounds)
 {
-    assert(shape->pace.keys_item > 0);
+    assert(shape->pace.keys_item > 0 && shape->tokens > 0 && shape->heads_kv > 0);
     const uint64_t longest = shape->keys / shape->pace.keys_item;
 
     if (shape->rows_each)
@@ -237,7 +237,7 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
 {
     struct engine_plan *plan;
     struct engine_lane *at = NULL;
-    struct engine_view view;
+    struct engine_view view = {0};
     struct attnd_engine_cut cut;
     uint32_t pool;
     uint64_t serial, shared_bytes = 0, capture = 0;

@@ -109,6 +109,7 @@ struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan)
         .rows_per_tile = target->rows_per_tile,
         .granule = target->kv_granule,
         .rows_step = target->rates.rows_step,
+        .fusion = target->fusion,
         .keys_item = attnd_plan_keys_max(target, rows),
         .row_ns = (float)plan->times.row_ns,
         .read_ns = (float)plan->times.read_ns,

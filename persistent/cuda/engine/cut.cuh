@@ -242,6 +242,9 @@ __device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_e
         words->plan.merges = result.merges;
         words->plan.parts = result.parts;
         words->plan.partial_rows = result.partials;
+        words->plan.compute_tiles = result.compute_tiles;
+        words->plan.compute_workers = uint16_t(result.compute_workers);
+        words->plan.whole_tiles = uint16_t(result.whole_tiles);
         words->plan.flags |= result.classes == 3 ? ATTND_PLAN_ONE_PASS : 0;
         words->tiles = reinterpret_cast<const attnd_tile *>(args.mirror + args.tiles_at);
         words->merges = reinterpret_cast<const attnd_merge *>(args.mirror + args.merges_at);
@@ -292,7 +295,8 @@ __device__ __forceinline__ void write_first(const attnd_team *team, EnginePlan *
     constexpr uint32_t each = engine_workers_max / team_warps;
     CutShared *shared = cut_shared();
     const attnd_cut_shape *shape = &args.shape;
-    const uint32_t items = result.tiles * shape->heads_kv;
+    /* Of a fused plan workers ask for all of theirs. */
+    const uint32_t items = result.compute_tiles ? 0 : result.tiles * shape->heads_kv;
     const uint32_t workers = min(shape->workers, items);
     if (team->thread < workers) {
         const ItemPlace place = item_place(reinterpret_cast<const ActiveRun *>(shared->words),

@@ -12,7 +12,7 @@ namespace attnd
 {
 
 constexpr uint32_t team_threads = 512, team_warps = team_threads / 32;
-static_assert(ATTND_CUT_COUNTS == ATTND_CUT_CLASSES * team_warps + 1, "one of each warp");
+static_assert(ATTND_CUT_COUNTS == ATTND_CUT_ORDERS * team_warps + 1, "one of each warp");
 
 /* Where warps leave what others add up. Behind its use comes a sync, before the next one. */
 struct alignas(16) TeamWords {
@@ -232,14 +232,14 @@ __device__ __forceinline__ void attnd_team_order(const attnd_team *team, uint32_
     using namespace attnd;
     const uint32_t each = (count + team_threads - 1) / team_threads * 32;
     const uint32_t begin = team->group * each, end = min(begin + each, count);
-    for (uint32_t i = team->thread; i < ATTND_CUT_CLASSES * team_warps; i += team_threads)
+    for (uint32_t i = team->thread; i < ATTND_CUT_ORDERS * team_warps; i += team_threads)
         counts[i] = 0;
     __syncthreads();
     for (uint32_t turn = 0; turn < 2; turn++) {
         for (uint32_t base = begin; base < end; base += 32) {
             const uint32_t t = base + team->lane;
             const bool there = t < end;
-            const uint32_t mine = there ? order[t] : ATTND_CUT_CLASSES;
+            const uint32_t mine = there ? order[t] : ATTND_CUT_ORDERS;
             const uint32_t alike = __match_any_sync(0xffffffffu, mine);
             const uint32_t before = __popc(alike & ((1u << team->lane) - 1));
             uint32_t *number = &counts[mine * team_warps + team->group];
@@ -253,7 +253,7 @@ __device__ __forceinline__ void attnd_team_order(const attnd_team *team, uint32_
         }
         __syncthreads();
         if (turn == 0)
-            team_scan<1>(team, counts, ATTND_CUT_CLASSES * team_warps);
+            team_scan<1>(team, counts, ATTND_CUT_ORDERS * team_warps);
     }
 }
 
