@@ -115,6 +115,12 @@ static int mixed(void *context)
     shape.group = 7;
     shape.page_size = 64;
     replay(context, &shape);
+    shape = decodes; /* so much of both that they are in work at once */
+    shape.rows_each = 0;
+    shape.requests = 90;
+    shape.rows = 700;
+    shape.keys = 5000;
+    replay(context, &shape);
     return 0;
 }
 
