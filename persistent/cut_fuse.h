@@ -8,8 +8,9 @@
 
 #ifdef __CUDACC__
 #define ATTND_OF_TEAM __device__ __forceinline__
-#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* what few batches need: registers of its own  \
-                                                    */
+#define ATTND_OF_TEAM_CALL                                                                         \
+    __device__ __noinline__ /* what few batches need: registers of its own                         \
+                             */
 #else
 #include "persistent/cut_alone.h"
 #define ATTND_OF_TEAM inline
@@ -23,6 +24,9 @@
 #define ATTND_CUT_FUSE_WAVES 48u
 #define ATTND_CUT_FUSE_SOME (ATTND_CUT_FUSE_KINDS * ATTND_CUT_FUSE_WAVES)
 #define ATTND_CUT_FUSE_WAYS (ATTND_CUT_FUSE_SOME + ATTND_FUSE_ALL_PARTS_MAX)
+#if ATTND_CUT_FUSE_WAYS > ATTND_CUT_WAYS * ATTND_CUT_CLASSES
+#error "their ends do not fit where those of splits lie"
+#endif
 
 static ATTND_OF_TEAM struct attnd_fuse_batch
 attnd_cut_fuse_batch(const struct attnd_cut_shape *shape, const struct attnd_cut_seen *seen,
@@ -159,6 +163,7 @@ static ATTND_OF_TEAM_CALL int attnd_cut_fuse(const struct attnd_team *team,
             attnd_cut_fuse_way(&batch, way, &how) ? (float)attnd_fuse_end(&batch, &how) : INFINITY;
     attnd_team_sync(team);
     const uint32_t way = attnd_cut_fuse_best(ends, shape->pace.fusion, &end);
+    attnd_team_sync(team); /* who goes on writes there */
     if (automatic && end > serial * (float)ATTND_FUSE_END)
         return 0;
     (void)attnd_cut_fuse_way(&batch, way, &how);

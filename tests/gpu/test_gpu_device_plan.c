@@ -140,6 +140,10 @@ static int varied(void *context)
     shape.window = 200;
     shape.soft_cap = 20.0f;
     replay(context, &shape);
+    shape.window = 0;
+    shape.soft_cap = 0;
+    shape.sinks = 1;
+    replay(context, &shape);
     shape = (struct device_shape){.dtype = ATTND_DTYPE_BF16,
                                   .dim = 576,
                                   .dim_vo = 512,
@@ -154,7 +158,7 @@ static int varied(void *context)
     return 0;
 }
 
-static void windows_caps_and_latents_are_right(void **state)
+static void windows_caps_sinks_and_latents_are_right(void **state)
 {
     in_client(varied, *state);
 }
@@ -390,7 +394,7 @@ int main(void)
         E2E_TEST(one_graph_decodes_any_lengths),
         E2E_TEST(one_graph_verifies_drafts_of_any_lengths),
         E2E_TEST(one_graph_serves_prompts_and_decodes_of_any_rows),
-        E2E_TEST(windows_caps_and_latents_are_right),
+        E2E_TEST(windows_caps_sinks_and_latents_are_right),
         E2E_TEST(a_bad_length_or_page_is_nan_and_named_and_others_are_right),
         E2E_TEST(rows_that_are_no_array_of_begins_execute_nothing),
         E2E_TEST(bounds_that_do_not_fit_are_refused_by_name),

@@ -126,8 +126,10 @@ __device__ __forceinline__ void cut_tables(EngineSession *session, EnginePlan *p
     const uint32_t *head = reinterpret_cast<const uint32_t *>(&cut.head);
     if (threadIdx.x < (sizeof(cut.head) + sizeof(cut.variant)) / 4)
         front[threadIdx.x] = head[threadIdx.x];
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         plan->place.mirror = cut.mirror;
+        plan->set_version = cut.set_version; /* as the first block will have it */
+    }
     __syncthreads();
     for (uint32_t slot = threadIdx.x; slot < prepared_max; slot += team_threads)
         if (session->runs[slot].plan == plan)

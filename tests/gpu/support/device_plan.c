@@ -132,6 +132,30 @@ static void await_one(const struct device_plan *plan)
     CHECK_EQUAL(done.fault.code, 0);
 }
 
+/* Behind o and lse of all layers. */
+static uint64_t sinks_at(const struct device_plan *plan)
+{
+    return o_at(plan, DEVICE_PLAN_LAYERS);
+}
+
+static void make_rows(struct device_plan *plan)
+{
+    const uint32_t sinks = DEVICE_PLAN_LAYERS * heads_q(plan);
+    struct prng prng = prng_fork(11, plan->shape.rows);
+
+    CHECK_OK(attnd_memory_create_device(plan->session, sinks_at(plan) + sinks * 4, &plan->memory));
+    CHECK_OK(attnd_cuda_map(plan->session, plan->memory, &plan->rows));
+    plan->q = allocate_host(q_elements(plan), 2);
+    plan->o = allocate_host(o_elements(plan), 2);
+    plan->lse = allocate_host(lse_elements(plan), 4);
+    plan->sinks = allocate_host(sinks, 4);
+    fill(plan, plan->q, q_elements(plan), &prng);
+    for (uint32_t i = 0; i < sinks; i++)
+        plan->sinks[i] = (float)(i % 7) - 1.0f;
+    CHECK_CUDA(cuMemcpyHtoD(plan->rows, plan->q, q_elements(plan) * 2));
+    CHECK_CUDA(cuMemcpyHtoD(plan->rows + sinks_at(plan), plan->sinks, sinks * 4));
+}
+
 /* A batch of as many rows as there may be, and of no pages. */
 static void make_plan(struct device_plan *plan)
 {
@@ -156,6 +180,8 @@ static void make_plan(struct device_plan *plan)
         qo[r] = (int32_t)((uint64_t)shape->rows * r / shape->requests);
     variant.window_left = shape->window ? (int32_t)shape->window - 1 : -1;
     variant.logits_soft_cap = shape->soft_cap;
+    if (shape->sinks)
+        variant.sinks = (struct attnd_variant_table){plan->memory, heads_q(plan), sinks_at(plan)};
     CHECK_OK(attnd_plan_create(plan->session, &args, &plan->plan));
     CHECK_OK(attnd_plan_set(plan->session, plan->plan, &batch, &op));
     await_one(plan);
@@ -166,16 +192,6 @@ static void make_plan(struct device_plan *plan)
 
 static void prepare(struct device_plan *plan)
 {
-    struct prng prng = prng_fork(11, plan->shape.rows);
-
-    CHECK_OK(
-        attnd_memory_create_device(plan->session, o_at(plan, DEVICE_PLAN_LAYERS), &plan->memory));
-    CHECK_OK(attnd_cuda_map(plan->session, plan->memory, &plan->rows));
-    plan->q = allocate_host(q_elements(plan), 2);
-    plan->o = allocate_host(o_elements(plan), 2);
-    plan->lse = allocate_host(lse_elements(plan), 4);
-    fill(plan, plan->q, q_elements(plan), &prng);
-    CHECK_CUDA(cuMemcpyHtoD(plan->rows, plan->q, q_elements(plan) * 2));
     for (uint32_t i = 0; i < DEVICE_PLAN_LAYERS; i++) {
         const struct attnd_prepare_args args = {.size = sizeof(args),
                                                 .layer = i,
@@ -239,6 +255,7 @@ void device_plan_open(struct device_plan *plan, const char *socket_path,
     plan->host_table = allocate_host((uint64_t)shape->requests * plan->stride, 4);
     plan->host_qo = allocate_host(shape->requests + 1, 4);
     make_pool(plan);
+    make_rows(plan);
     make_plan(plan);
     prepare(plan);
     capture(plan);
@@ -257,6 +274,7 @@ void device_plan_close(struct device_plan *plan)
     free(plan->q);
     free(plan->o);
     free(plan->lse);
+    free(plan->sinks);
     free(plan->host_lengths);
     free(plan->host_table);
     free(plan->host_qo);
@@ -368,6 +386,8 @@ static struct reference_batch reference_of(const struct device_plan *plan, uint3
 
     batch.variant.windowed = shape->window != 0;
     batch.variant.window_left = (int32_t)shape->window - 1;
+    if (shape->sinks)
+        batch.variant.sinks = plan->sinks + layer * heads_q(plan);
     batch.variant.soft_cap = (double)shape->soft_cap;
     for (uint32_t r = 0; r < shape->requests; r++) {
         len[r] = plan->refused[r] ? 0 : plan->host_lengths[r];

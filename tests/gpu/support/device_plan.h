@@ -22,6 +22,7 @@ struct device_shape {
     uint32_t keys;           /* of a request, at most */
     uint32_t window;         /* keys that a row sees; 0: all before it */
     float soft_cap;
+    uint32_t sinks; /* 1: of each layer and head */
 };
 
 struct device_plan {
@@ -34,7 +35,7 @@ struct device_plan {
     CUdeviceptr rows; /* q, then o and lse of each layer */
     CUdeviceptr lengths, table, qo_indptr, errors;
     uint16_t *q, *o, *k[DEVICE_PLAN_LAYERS], *v[DEVICE_PLAN_LAYERS]; /* on the host */
-    float *lse;
+    float *lse, *sinks;                                              /* [layers][heads] */
     int32_t *host_lengths, *host_table, *host_qo;
     int32_t refused[DEVICE_PLAN_REQUESTS_MAX]; /* 1: rows of the request are to be NaN */
 };
