@@ -406,12 +406,12 @@ __device__ __forceinline__ void fence_map_acquire(const void *map)
 /* What was stored before is seen by all threads of the cluster that have waited. All threads. */
 __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait()
 {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 /* Of the word that lies in shared memory of block @rank as @word does in this one's. */
