@@ -8,6 +8,7 @@
 #include "persistent/cuda/host/launch.cuh"
 #include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
+#include "persistent/cut.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -36,6 +37,93 @@ extern "C" __global__ void attnd_engine_refresh(attnd::EngineSession *session,
                                                 attnd::EnginePlan *plan, attnd_engine_plan place,
                                                 uint32_t lane);
 
+extern "C" __global__ void attnd_engine_cut_lengths(attnd::EngineSession *session,
+                                                    attnd::EnginePlan *plan,
+                                                    const attnd_engine_cut args);
+
+/* The same plan, cut on the device: lengths and a dense table of pages in device memory. */
+struct OwnCut {
+    attnd_engine_cut args;
+    uint32_t shared_bytes;
+    std::vector<int32_t> lengths;
+
+    /* @pages: [requests][stride]. Requests have @rows each and lengths of their own. */
+    cudaError_t open(const struct attnd_plan_head &head, const attnd_pace &pace, uint32_t workers,
+                     const std::vector<int32_t> &pages, uint32_t page_size, uint32_t rows,
+                     uint32_t keys)
+    {
+        const uint32_t requests = head.entries, splits = workers * 4 / head.heads_kv + 1;
+        const uint32_t most = pace.rows_per_tile / head.group, tokens = rows < most ? rows : most;
+        const uint32_t blocks = requests * ((rows + tokens - 1) / tokens);
+        const uint64_t partials = 2 * (splits + 1) * tokens;
+        char *memory;
+        int32_t *arrays;
+        cudaError_t error;
+        args = {};
+        args.shape = {requests,
+                      rows,
+                      requests * rows,
+                      keys,
+                      uint32_t(pages.size()) / requests,
+                      page_size,
+                      head.heads_kv,
+                      head.group,
+                      tokens,
+                      workers,
+                      head.flags & ATTND_BATCH_CAUSAL,
+                      0,
+                      splits,
+                      0,
+                      pace};
+        args.blocks_max = blocks;
+        args.tiles_max = 2 * blocks + splits;
+        args.tiles_at = 512;
+        args.merges_at = args.tiles_at + args.tiles_max * sizeof(attnd_tile);
+        args.parts_at = args.merges_at + blocks * sizeof(attnd_merge);
+        args.lengths_at = args.parts_at + (2 * splits + 2) * 4;
+        const uint64_t arrivals = (args.lengths_at + requests * 4 + 255) / 256 * 256;
+        const uint64_t states = arrivals + (blocks * head.heads_kv * 4 + 255) / 256 * 256;
+        const uint64_t outputs = states + (partials * head.heads_q * 8 + 255) / 256 * 256;
+        const uint64_t bytes = outputs + partials * head.heads_q * head.dim_vo * 4;
+        if ((error = cudaMalloc(&memory, bytes)) || (error = cudaMemset(memory, 0, bytes)) ||
+            (error = cudaMalloc(&arrays, (requests + pages.size()) * 4)) ||
+            (error = cudaMemcpy(arrays + requests, pages.data(), pages.size() * 4,
+                                cudaMemcpyHostToDevice)))
+            return error;
+        args.mirror = uint64_t(memory);
+        args.arrivals = uint64_t(memory + arrivals);
+        args.states = uint64_t(memory + states);
+        args.outputs = uint64_t(memory + outputs);
+        args.lengths = uint64_t(arrays);
+        args.table = uint64_t(arrays + requests);
+        args.set_version = ATTND_CUT_VERSION | 1;
+        args.pages = uint32_t(pages.size());
+        args.head = head;
+        args.head.v_scale = 1;
+        shared_bytes = ATTND_CUT_BYTES + requests * ATTND_CUT_REQUEST_BYTES +
+                       blocks * ATTND_CUT_BLOCK_BYTES + args.tiles_max * ATTND_CUT_TILE_BYTES +
+                       (requests + 127) / 128 * 16;
+        return cudaFuncSetAttribute(attnd_engine_cut_lengths,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
+    }
+
+    /* Lengths from @least to @most, in no order. */
+    cudaError_t set(uint32_t least, uint32_t most)
+    {
+        lengths.resize(args.shape.requests);
+        for (uint32_t r = 0; r < lengths.size(); r++)
+            lengths[r] = int32_t(least + (most - least) * uint64_t(r * 37 % 64) / 63);
+        return cudaMemcpy(reinterpret_cast<void *>(args.lengths), lengths.data(),
+                          lengths.size() * 4, cudaMemcpyHostToDevice);
+    }
+
+    void close()
+    {
+        cudaFree(reinterpret_cast<void *>(args.mirror));
+        cudaFree(reinterpret_cast<void *>(args.lengths));
+    }
+};
+
 /* A session of one plan in lane 0. */
 struct OwnLaunches {
     attnd::EngineSession *session;
@@ -44,13 +132,15 @@ struct OwnLaunches {
     attnd_engine_plan place;
     uint32_t workers, variant;
     bool early;
+    const OwnCut *cut; /* NULL: the host's plan */
 
     /* @plan_at: where the planner wrote the plan. Return: a code of CUDA's. */
     cudaError_t open(const char *plan_at, uint64_t plan_bytes, uint64_t scratch_bytes,
                      uint32_t items, uint32_t page_size, const attnd::Memory *memories,
                      uint32_t count)
     {
-        const attnd_plan_head *head = reinterpret_cast<const attnd_plan_head *>(plan_at);
+        const struct attnd_plan_head *head =
+            reinterpret_cast<const struct attnd_plan_head *>(plan_at);
         const uint64_t counters = (head->merges * head->heads_kv * 4 + 4095) / 4096 * 4096;
         const uint64_t session_bytes = sizeof(attnd::EngineSession) + sizeof(attnd::Resident);
         cudaError_t error;
@@ -88,6 +178,11 @@ struct OwnLaunches {
 
     void refresh(cudaStream_t stream)
     {
+        if (cut) {
+            attnd_engine_cut_lengths<<<8, 512, cut->shared_bytes, stream>>>(session, plan,
+                                                                            cut->args);
+            return;
+        }
         attnd_engine_refresh<<<1, 512, 512, stream>>>(session, plan, place, 0);
     }
 
@@ -162,6 +257,23 @@ inline double graph_us(cudaGraphExec_t graph, cudaStream_t stream, uint32_t roun
             times.push_back(ms);
     }
     return 1e3 * median(times);
+}
+
+/* Return: us of a cut, one behind the other. */
+inline double cut_us(OwnLaunches *own, cudaStream_t stream)
+{
+    constexpr uint32_t count = 64;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    for (uint32_t i = 0; i < count; i++)
+        own->refresh(stream);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&executable, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    const double us = graph_us(executable, stream, 12) / count;
+    cudaGraphExecDestroy(executable);
+    return us;
 }
 
 /* A layer's, read in front of each run. */

@@ -15,7 +15,10 @@
 #define ATTND_SCHEMAS_ENGINE_H
 
 #include "schemas/abi.h"
+#include "schemas/cut.h"
+#include "schemas/errors.h"
 #include "schemas/executor.h"
+#include "schemas/variant.h"
 
 /* In front of a plan's image. */
 struct attnd_plan_image {
@@ -28,7 +31,8 @@ struct attnd_plan_image {
     uint32_t page_size;  /* of the pool */
     uint64_t plan_bytes; /* the plan's place behind this, capacity */
     uint64_t scratch_bytes;
-    uint64_t zero[10];
+    struct attnd_pace pace; /* of the worker's tiles */
+    uint64_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
@@ -52,9 +56,12 @@ struct attnd_engine_facts {
     uint64_t memories_at; /* struct attnd_engine_memory [ATTND_MEMORIES_MAX] */
     uint64_t errors_at;   /* uint32 [ATTND_LANES_MAX]: the first failure since it was 0 */
     uint64_t plan_bytes;  /* of a plan's block of one lane */
+    uint64_t fault_at;    /* in it: struct attnd_fault of a cut */
     uint64_t runs_max;
+    /* Shared memory of a cut, and what it takes more for a request, a block, a tile. */
+    uint32_t cut_bytes, cut_request_bytes, cut_block_bytes, cut_tile_bytes;
 };
-ATTND_ASSERT_SIZE(attnd_engine_facts, 64);
+ATTND_ASSERT_SIZE(attnd_engine_facts, 88);
 
 /* What a worker kernel says of itself; a symbol of its module. */
 struct attnd_kernel_facts {
@@ -84,6 +91,28 @@ struct attnd_engine_plan {
     uint64_t scratch_bytes;
 };
 ATTND_ASSERT_SIZE(attnd_engine_plan, 40);
+
+/* Where a plan whose lengths only the GPU knows is made: an argument of its cut. All of it is
+ * device memory. Places in the mirror are bytes from its beginning, where the plan's head and
+ * variant lie.
+ */
+struct attnd_engine_cut {
+    struct attnd_cut_shape shape;
+    uint64_t lengths, table, qo_indptr; /* the engine's arrays: int32 */
+    uint64_t errors;                    /* uint32 [requests]; 0: not wanted */
+    uint64_t mirror;
+    uint64_t tiles_at, merges_at, parts_at, lengths_at;
+    uint64_t arrivals;        /* counters of merges, which are zero between runs */
+    uint64_t states, outputs; /* of partial rows */
+    uint64_t set_version;     /* of the plan when its shape was taken; bit 63: it is a cut */
+    uint32_t blocks_max, tiles_max;
+    uint32_t pages; /* of the pool */
+    uint32_t lane;
+    struct attnd_plan_head head; /* its counts are the cut's; scales are multiplied */
+    struct attnd_variant variant;
+};
+ATTND_ASSERT_SIZE(attnd_engine_cut, 104 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
+#define ATTND_CUT_VERSION (1ull << 63)
 
 /* A prepared run. Memories are the session's numbers. */
 struct attnd_engine_run {

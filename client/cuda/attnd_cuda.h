@@ -142,6 +142,58 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream);
 
+/* Of attnd_cuda_plan_on_stream(). The arrays are device memory of this process, int32 each, at
+ * multiples of 4 bytes; nothing else of them is known to the service. */
+struct attnd_cuda_plan_args {
+    uint32_t size;
+    uint32_t requests;     /* of the arrays: at most the entries of the batch that was set */
+    uint32_t rows;         /* of q: of each request, one behind the other; with qo_indptr of all
+                              together, at most. In all no more than the batch has that was set */
+    uint32_t keys;         /* of a request, at most */
+    uint32_t table_stride; /* elements from a request's page ids to the next one's; that many hold
+                              `keys` at least, and all requests' no more than 2^31 */
+    uint32_t zero;         /* 0 */
+    CUdeviceptr lengths;   /* [requests] keys, those of the rows included; 0: padding */
+    CUdeviceptr table;     /* [requests][table_stride] page ids of the plan's pool */
+    CUdeviceptr qo_indptr; /* [requests + 1] where a request's rows begin; 0: each has `rows` */
+    CUdeviceptr errors;    /* [requests], written: 0, or ATTND_E_RANGE; 0: not wanted */
+};
+
+/**
+ * attnd_cuda_plan_on_stream() - plan a batch whose lengths are known on the GPU alone, in the order
+ * of a stream
+ * @plan:   set before, to a batch of as many requests and rows as there may be, and of no pages:
+ *          that says all that lengths do not (types, heads, scale, flags, variant, strides)
+ * @lane:   of the runs that follow
+ * @args:   borrowed for the call
+ * @stream: as for attnd_cuda_run_on_stream(); may be capturing
+ * Costs one small kernel, once a step, in front of the runs of all layers: it cuts the lengths into
+ * tiles as the service plans them. A graph of both serves any lengths within its bounds. It keeps
+ * what it captured: places, bounds, and the batch that was set by then.
+ *
+ * From the first such call on runs of the plan in the lane execute what was planned last on the
+ * device, until the plan is set again. They read page ids where they are, so the table may not
+ * change until they are over; the other arrays are read by this call's kernel alone.
+ *
+ * A request of length 0 or of no rows is padding: it costs nothing, and its rows of o and lse are
+ * left as they are. Of one whose length is negative or above `keys`, or of whose page ids one is
+ * not in the pool, rows of o and lse are NaN, its word of `errors` says so, and
+ * attnd_cuda_lane_error() tells which: field kv_len or kv_indices, index the request. The others
+ * are right. If qo_indptr decreases, or ends behind `rows`, nothing is executed: all words of
+ * `errors`, and field qo_indptr. Nothing outside of the pool is read in any case.
+ *
+ * The first call of a plan in a lane, and one with larger bounds, allocates memory on the GPU,
+ * which blocks. Threads: any, one at a time for each lane. Return: 0: it is in the stream;
+ * -ATTND_E_UNSUPPORTED, field executor: the service executes the session's runs; field levels,
+ * mask, fixed_split or chunk: the batch that was set has what needs lengths on the host;
+ * -ATTND_E_RANGE, naming requests, rows, kv_len (keys: limit what fits the table, or an item),
+ * pages (of the table) or items (bytes that bounds take of an SM's memory: some 3,000 requests of a
+ * row, or 60,000 rows of some requests, are possible); -ATTND_E_INVALID, naming an array, or the
+ * plan, which is empty; and as attnd_cuda_run_on_stream().
+ */
+int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint32_t lane,
+                              const struct attnd_cuda_plan_args *args, CUstream stream);
+
 /**
  * attnd_cuda_announce() - say that a launch follows in this stream, some 10 to 50 us later
  * The service's kernels are then called at this point of the stream, and are there when the launch
@@ -167,7 +219,8 @@ int attnd_cuda_stream_open(struct attnd_session *session);
  * Threads: as above, the context current. Return: 0 none did; its code, for instance
  * -ATTND_E_UNKNOWN (no such prepared run), -ATTND_E_WORKER_RESTARTED (launch it again),
  * -ATTND_E_TIMEOUT (nobody answered for 30 s; where the stream executes, the daemon was stopped for
- * 2 s while it wrote the plan); -ATTND_E_INVALID; -ATTND_E_DEVICE.
+ * 2 s while it wrote the plan), -ATTND_E_RANGE (attnd_cuda_plan_on_stream() has refused a request);
+ * -ATTND_E_INVALID; -ATTND_E_DEVICE.
  */
 int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane);
 

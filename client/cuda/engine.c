@@ -69,6 +69,17 @@ void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane)
         (void)cuEventSynchronize(engine->launched[lane]);
 }
 
+int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (!engine->launched[lane])
+        result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS)
+        result = cuEventRecord(engine->launched[lane], stream);
+    return attnd_engine_fault(result);
+}
+
 int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,
                       void **arguments)
 {
@@ -221,6 +232,11 @@ static CUresult find_functions(struct attnd_engine *engine)
         result = cuModuleGetFunction(&engine->unprepare, module, "attnd_engine_unprepare");
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&engine->refresh, module, "attnd_engine_refresh");
+    if (result == CUDA_SUCCESS)
+        result = cuModuleGetFunction(&engine->cut, module, "attnd_engine_cut_lengths");
+    if (result == CUDA_SUCCESS)
+        result = cuFuncSetAttribute(engine->cut, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    ENGINE_CUT_SHARED_BYTES_MAX);
     return result;
 }
 

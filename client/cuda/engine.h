@@ -8,6 +8,7 @@
 #ifndef ATTND_CLIENT_CUDA_ENGINE_H
 #define ATTND_CLIENT_CUDA_ENGINE_H
 
+#include "client/cuda/attnd_cuda.h"
 #include "client/internal.h"
 #include "schemas/engine.h"
 #include "schemas/kernels.h"
@@ -19,6 +20,9 @@
 
 /* Of a lane, at least: what a graph has captured cannot grow later. */
 #define ENGINE_SCRATCH_BYTES_MIN (64ull << 20)
+
+/* Of a cut: what a block may have beside its static memory. */
+#define ENGINE_CUT_SHARED_BYTES_MAX (200 * 1024)
 
 /* Device memory that was allocated here; it goes with the session. */
 struct engine_block {
@@ -45,7 +49,16 @@ struct engine_lane {
     uint64_t mirror_bytes;
     uint64_t set_version; /* of the last refresh in a stream */
     uint32_t advance_version;
-    uint64_t capture; /* the last one that has a refresh */
+    uint64_t capture;     /* the last one that has a refresh */
+    uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
+    struct engine_block *cut, *arrivals; /* of those: mirror, and what merges count */
+};
+
+/* What a plan's image says, read between two equal even numbers. */
+struct engine_view {
+    struct attnd_plan_image image;
+    struct attnd_plan_head head;
+    struct attnd_variant variant;
 };
 
 struct engine_plan {
@@ -78,7 +91,7 @@ struct attnd_engine {
     CUstream stream; /* the launcher's */
     uint32_t workers;
     CUmodule module;
-    CUfunction open, prepare, unprepare, refresh;
+    CUfunction open, prepare, unprepare, refresh, cut;
     struct attnd_engine_facts facts;
     CUdeviceptr block;
     struct engine_kernel kernels[ATTND_KERNELS];
@@ -109,6 +122,9 @@ int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t
                       void **arguments);
 /** attnd_engine_free() - a block that nothing in flight and no graph uses. */
 void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address);
+/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. Return: 0 or a fault.
+ */
+int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
 /** attnd_engine_wait() - for the launches of a lane that no capture took in. */
 void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane);
 /** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */
@@ -136,10 +152,29 @@ int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint64_t ser
  * stream capture; or a fault. */
 int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
                          struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures);
+/** attnd_engine_view() - of a plan that is filled. Return: 0; why it is not; -ATTND_E_DISCONNECTED:
+ * the daemon ended while it wrote. */
+int attnd_engine_view(struct attnd_engine *engine, const struct engine_plan *plan,
+                      struct engine_view *view);
+/** attnd_engine_tables() - memories that the variant's tables lie in. Return: 0 or a fault. */
+int attnd_engine_tables(struct attnd_engine *engine, const struct engine_view *view);
+/** attnd_engine_scratch() - engine->scratch[lane] has as much. Return: 0 or a fault. */
+int attnd_engine_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wanted);
+/** attnd_engine_capture() - *@id: the capture that the stream is part of; 0: none. */
+CUresult attnd_engine_capture(CUstream stream, uint64_t *id);
 /** attnd_engine_has_tables() - 1: runs of the plan look up sinks, masks or scales. */
 int attnd_engine_has_tables(const struct engine_plan *plan);
 void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle);
 void attnd_engine_plans_end(struct attnd_engine *engine);
+
+/* ---- engine_cut.c ---- */
+
+/** attnd_engine_cut() - attnd_cuda_plan_on_stream(). */
+int attnd_engine_cut(struct attnd_engine *engine, uint32_t plan, uint32_t lane,
+                     const struct attnd_cuda_plan_args *args, CUstream stream);
+/** attnd_engine_lane_failed() - @code of a lane as a fault, with what a cut has said of it.
+ * Return: its code. */
+int attnd_engine_lane_failed(struct attnd_engine *engine, uint32_t lane, uint32_t code);
 
 /* ---- engine_run.c ---- */
 

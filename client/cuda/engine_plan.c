@@ -92,10 +92,14 @@ static int is_captured(const struct engine_plan *plan)
 /* Behind what streams still have of the plan. */
 static void free_blocks(struct attnd_engine *engine, const struct engine_plan *plan)
 {
-    for (const struct engine_lane *at = plan->lanes; at; at = at->next) {
+    for (struct engine_lane *at = plan->lanes; at; at = at->next) {
         attnd_engine_wait(engine, at->lane);
         attnd_engine_free(engine, at->block);
         attnd_engine_free(engine, at->mirror);
+        if (at->cut)
+            attnd_engine_free(engine, at->cut->address);
+        if (at->arrivals)
+            attnd_engine_free(engine, at->arrivals->address);
     }
 }
 
@@ -132,16 +136,9 @@ void attnd_engine_plans_end(struct attnd_engine *engine)
 
 /* ---- what an image says ---- */
 
-/* What the image says, read between two equal even numbers. */
-struct image_view {
-    struct attnd_plan_image image;
-    struct attnd_plan_head head;
-    struct attnd_variant variant;
-};
-
 /* Return: 0; -ATTND_E_DISCONNECTED: the daemon ended while it wrote. */
 static int view_image(struct attnd_session *session, const struct attnd_plan_image *image,
-                      struct image_view *view)
+                      struct engine_view *view)
 {
     const char *plan = (const char *)image + ATTND_IMAGE_PLAN_AT;
     uint32_t sequence;
@@ -163,9 +160,8 @@ static int view_image(struct attnd_session *session, const struct attnd_plan_ima
     return 0;
 }
 
-/* The same of a plan that is filled. Return: also why it is not. */
-static int view_filled(struct attnd_engine *engine, const struct engine_plan *plan,
-                       struct image_view *view)
+int attnd_engine_view(struct attnd_engine *engine, const struct engine_plan *plan,
+                      struct engine_view *view)
 {
     int rc = view_image(engine->session, plan->image, view);
 
@@ -177,7 +173,7 @@ static int view_filled(struct attnd_engine *engine, const struct engine_plan *pl
 /* ---- lanes ---- */
 
 /* The plan's capacity, and an arrival counter for each merge that it may have and KV head. */
-static uint64_t mirror_bytes(const struct image_view *view)
+static uint64_t mirror_bytes(const struct engine_view *view)
 {
     const uint64_t merges = (view->head.merge_parts_offset_bytes - view->head.merges_offset_bytes) /
                             sizeof(struct attnd_merge);
@@ -189,8 +185,8 @@ static uint64_t mirror_bytes(const struct image_view *view)
 static int make_lane(struct attnd_engine *engine, struct engine_plan *plan, uint32_t lane,
                      struct engine_lane **out)
 {
-    struct image_view view; /* a plan that was not filled yet does not say where its arrays lie */
-    int rc = view_filled(engine, plan, &view);
+    struct engine_view view; /* a plan that was not filled yet does not say where its arrays lie */
+    int rc = attnd_engine_view(engine, plan, &view);
     if (rc < 0)
         return rc;
     struct engine_lane *at = calloc(1, sizeof(*at));
@@ -231,7 +227,7 @@ int attnd_engine_plan(struct attnd_engine *engine, uint32_t handle, uint64_t ser
 
 /* The lane's scratch is of all plans: runs of a lane do not overlap. What is outgrown stays,
  * because a graph may have captured it. */
-static int size_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wanted)
+int attnd_engine_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wanted)
 {
     struct engine_block *scratch = engine->scratch[lane];
     int rc;
@@ -245,8 +241,7 @@ static int size_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wan
     return rc;
 }
 
-/* Memories that the variant's tables lie in. */
-static int know_tables(struct attnd_engine *engine, const struct image_view *view)
+int attnd_engine_tables(struct attnd_engine *engine, const struct engine_view *view)
 {
     const struct attnd_variant_table *tables[] = {&view->variant.sinks, &view->variant.mask,
                                                   &view->variant.kv_scales};
@@ -282,7 +277,7 @@ static int launch_refresh(struct attnd_engine *engine, const struct engine_plan 
                                              REFRESH_SHARED_BYTES, stream, arguments, NULL));
 }
 
-static CUresult capture_of(CUstream stream, uint64_t *id)
+CUresult attnd_engine_capture(CUstream stream, uint64_t *id)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t number = 0;
@@ -298,26 +293,28 @@ static CUresult capture_of(CUstream stream, uint64_t *id)
 int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
                          struct engine_lane *at, CUstream stream, uint32_t *kernel, int *captures)
 {
-    struct image_view view;
+    struct engine_view view;
     uint64_t capture;
-    CUresult result = capture_of(stream, &capture);
+    CUresult result = attnd_engine_capture(stream, &capture);
 
     if (result != CUDA_SUCCESS)
         return attnd_engine_fault(result);
     *captures = capture != 0;
-    int rc = view_filled(engine, plan, &view);
+    int rc = attnd_engine_view(engine, plan, &view);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = &view.head;
     *kernel =
         attnd_kernel_of(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
+    if (at->cut_version == view.image.set_version) /* its tiles are made on the device */
+        return 0;
     const int known = at->set_version == view.image.set_version &&
                       at->advance_version == view.image.advance_version;
     if (capture ? at->capture == capture : known)
         return 0;
-    rc = know_tables(engine, &view);
+    rc = attnd_engine_tables(engine, &view);
     if (rc == 0)
-        rc = size_scratch(engine, at->lane, view.image.scratch_bytes);
+        rc = attnd_engine_scratch(engine, at->lane, view.image.scratch_bytes);
     if (rc == 0)
         rc = launch_refresh(engine, plan, at, stream);
     if (rc < 0)

@@ -157,18 +157,6 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
     return attnd_engine_fault(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
 }
 
-/* So that what the lane's runs use can be waited for. */
-static int note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (!engine->launched[lane])
-        result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS)
-        result = cuEventRecord(engine->launched[lane], stream);
-    return attnd_engine_fault(result);
-}
-
 static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
                       CUstream stream)
 {
@@ -187,7 +175,7 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     kernel = attnd_engine_kernel(engine, number, &rc);
     if (kernel)
         rc = launch(engine, run, kernel, stream, captures ? 0 : 1);
-    return rc < 0 || captures ? rc : note_launch(engine, lane, stream);
+    return rc < 0 || captures ? rc : attnd_engine_note_launch(engine, lane, stream);
 }
 
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)

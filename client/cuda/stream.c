@@ -40,10 +40,9 @@
  * without a CUDA compiler. A capture forbids that, so it is made in relaxed mode: it has no part in
  * what is captured.
  */
-#include "client/cuda/attnd_cuda.h"
+#include "client/cuda/stream.h"
 
 #include "client/cuda/device.h"
-#include "client/cuda/engine.h"
 #include "client/internal.h"
 #include "schemas/atomics.h"
 
@@ -140,19 +139,7 @@ static const char ring_text[] =
     "    ret;\n"
     "}\n";
 
-struct attnd_stream_launcher {
-    CUcontext context;
-    CUdeviceptr mailbox;          /* struct attnd_mailbox, as the GPU sees it */
-    struct attnd_wake *wake_host; /* the session's mapping, registered */
-    CUdeviceptr wake;             /* as the GPU sees it; 0: the worker's kernels are always there */
-    int turns;                    /* contexts take turns on the GPU: nothing may spin */
-    CUstream stream;              /* of our own, for copies */
-    CUmodule module;
-    CUfunction ring, announce;
-    struct attnd_engine *engine; /* NULL: the service executes the session's runs */
-};
-
-static int driver_fault(CUresult result)
+int attnd_stream_fault(CUresult result)
 {
     return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_MAILBOX, 0, result, 0);
 }
@@ -244,7 +231,7 @@ static int map_on_device(struct attnd_session *session, uint32_t memory, CUdevic
     CUresult result = cuCtxGetDevice(&device);
 
     if (result != CUDA_SUCCESS)
-        return driver_fault(result);
+        return attnd_stream_fault(result);
     int rc = attnd_cuda_check_device(session, device);
     return rc < 0 ? rc : attnd_cuda_map(session, memory, address);
 }
@@ -282,7 +269,7 @@ static int map_wake(struct attnd_session *session, struct attnd_stream_launcher 
         cuMemHostRegister(launcher->wake_host, ATTND_PAGE_BYTES, CU_MEMHOSTREGISTER_DEVICEMAP);
     if (result == CUDA_SUCCESS)
         result = cuMemHostGetDevicePointer(&launcher->wake, launcher->wake_host, 0);
-    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+    return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }
 
 /* Contexts share the GPU if both are of MPS: a service that was started before it is not. An older
@@ -297,7 +284,7 @@ static int find_turns(struct attnd_session *session, struct attnd_stream_launche
     if (rc < 0)
         return rc;
     if (result != CUDA_SUCCESS)
-        return driver_fault(result);
+        return attnd_stream_fault(result);
     (void)cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
     launcher->turns = !mps || !info.mps;
     return 0;
@@ -323,7 +310,7 @@ static int load_kernels(struct attnd_stream_launcher *launcher)
         result = prefer_shared(launcher->ring);
     if (result == CUDA_SUCCESS)
         result = prefer_shared(launcher->announce);
-    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+    return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }
 
 /* Rings, which the worker answers. */
@@ -345,7 +332,7 @@ static int open_engine(struct attnd_session *session, struct attnd_stream_launch
     CUresult result = cuCtxGetDevice(&device);
 
     if (result != CUDA_SUCCESS)
-        return driver_fault(result);
+        return attnd_stream_fault(result);
     int rc = attnd_cuda_check_device(session, device);
     return rc < 0 ? rc : attnd_engine_open(session, launcher->stream, &launcher->engine);
 }
@@ -364,7 +351,7 @@ static struct attnd_stream_launcher *make_launcher(struct attnd_session *session
     launcher->context = context;
     (void)cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
-    *code = result == CUDA_SUCCESS ? 0 : driver_fault(result);
+    *code = result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
     if (*code == 0)
         *code = attnd_mailbox_open(session);
     if (*code == 0)
@@ -407,7 +394,7 @@ static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session
 }
 
 /* Return: NULL with *code. */
-static struct attnd_stream_launcher *open_launcher(struct attnd_session *session, int *code)
+struct attnd_stream_launcher *attnd_stream_launcher_open(struct attnd_session *session, int *code)
 {
     CUcontext context = NULL;
 
@@ -435,13 +422,13 @@ static struct attnd_stream_launcher *open_launcher(struct attnd_session *session
 int attnd_cuda_stream_open(struct attnd_session *session)
 {
     int rc;
-    (void)open_launcher(session, &rc);
+    (void)attnd_stream_launcher_open(session, &rc);
     return rc;
 }
 
 /* ---- each time ---- */
 
-static int check_lane(uint32_t lane)
+int attnd_stream_check_lane(uint32_t lane)
 {
     if (lane < ATTND_LANES_MAX)
         return 0;
@@ -528,11 +515,11 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
                              CUstream stream)
 {
     int rc;
-    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
+    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
 
     if (launcher == NULL)
         return rc;
-    rc = check_lane(lane);
+    rc = attnd_stream_check_lane(lane);
     if (rc == 0 && (prepared == 0 || prepared >= ATTND_DOORBELL_RUNS))
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
@@ -543,13 +530,13 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
     CUresult result = launcher->turns ? ring_by_stream(launcher, doorbell, rung, stream)
                                       : ring_by_kernel(launcher, doorbell, rung, stream);
-    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+    return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }
 
 int attnd_cuda_announce(struct attnd_session *session, CUstream stream)
 {
     int rc;
-    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
+    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
 
     if (launcher == NULL)
         return rc;
@@ -558,32 +545,5 @@ int attnd_cuda_announce(struct attnd_session *session, CUstream stream)
     CUdeviceptr wake = launcher->wake;
     void *arguments[] = {&wake};
     CUresult result = launch_one(launcher->announce, arguments, stream);
-    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
-}
-
-int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
-{
-    uint32_t code = 0;
-    int rc;
-    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
-
-    if (launcher == NULL)
-        return rc;
-    rc = check_lane(lane);
-    if (rc < 0)
-        return rc;
-    CUdeviceptr errors = launcher->engine
-                             ? launcher->engine->block + launcher->engine->facts.errors_at
-                             : launcher->mailbox + offsetof(struct attnd_mailbox, error);
-    CUdeviceptr word = errors + lane * sizeof(uint32_t);
-    CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), launcher->stream);
-    if (result == CUDA_SUCCESS)
-        result = cuStreamSynchronize(launcher->stream);
-    if (result == CUDA_SUCCESS && code != 0)
-        result = cuMemsetD32Async(word, 0, 1, launcher->stream);
-    if (result == CUDA_SUCCESS && code != 0)
-        result = cuStreamSynchronize(launcher->stream);
-    if (result != CUDA_SUCCESS)
-        return driver_fault(result);
-    return attnd_lane_failed(lane, code);
+    return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }

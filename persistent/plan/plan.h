@@ -18,6 +18,7 @@
 #define ATTND_PERSISTENT_PLAN_H
 
 #include "schemas/batch.h"
+#include "schemas/cut.h"
 #include "schemas/errors.h"
 
 /* What one worker does in a time, and all of them. All 0: a processor's threads, of which each
@@ -190,6 +191,9 @@ uint32_t attnd_plan_shared_entries(const struct attnd_plan *plan);
 
 /** attnd_plan_scratch_bytes() - scratch one run of the plan as it is filled needs; 64-aligned. */
 uint64_t attnd_plan_scratch_bytes(const struct attnd_plan_head *head);
+
+/** attnd_plan_pace() - how long tiles of the plan's pool take, for who cuts them elsewhere. */
+struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan);
 
 /* ---- the layout of a run's scratch, for backends ----------------------------------------------
  */

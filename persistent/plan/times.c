@@ -97,3 +97,25 @@ double attnd_plan_bytes_ns(const struct attnd_plan *plan)
 {
     return plan->times.bytes_ns;
 }
+
+struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan)
+{
+    const struct attnd_plan_target *target = &plan->limits.target;
+    const uint32_t group = plan->shape.group;
+    const uint32_t rows = target->rows_per_tile > group ? target->rows_per_tile : group;
+    const double part_ns = attnd_plan_part_ns(plan, 0, 0);
+
+    return (struct attnd_pace){
+        .rows_per_tile = target->rows_per_tile,
+        .granule = target->kv_granule,
+        .rows_step = target->rates.rows_step,
+        .fusion = target->fusion,
+        .keys_item = attnd_plan_keys_max(target, rows),
+        .row_ns = (float)plan->times.row_ns,
+        .read_ns = (float)plan->times.read_ns,
+        .bytes_ns = (float)plan->times.bytes_ns,
+        .start_ns = (float)plan->times.start_ns,
+        .part_ns = (float)part_ns,
+        .part_row_ns = (float)(attnd_plan_part_ns(plan, 1, 0) - part_ns),
+    };
+}

@@ -222,6 +222,7 @@ static int make(struct attnd_client *client, struct attnd_plan_object *object,
     struct attnd_plan_image *head = head_of(object);
     head->page_size = object->attachment->pool->shape.page_size;
     head->plan_bytes = object->heap_bytes;
+    head->pace = attnd_plan_pace(object->plan);
     head->code = ATTND_E_INVALID;
     attnd_image_write(client, object, -ATTND_E_INVALID);
     return 0;

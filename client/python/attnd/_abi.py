@@ -112,6 +112,11 @@ Completion = _struct(
 PrepareArgs = _struct(
     "attnd_prepare_args", size=u32, layer=u32, lane=u32, zero=u32, q=Place, o=Place, lse=Place
 )
+CudaPlanArgs = _struct(  # of libattnd-cuda: it begins with its size, by which that knows it
+    "attnd_cuda_plan_args",
+    size=u32, requests=u32, rows=u32, keys=u32, table_stride=u32, zero=u32, lengths=u64, table=u64,
+    qo_indptr=u64, errors=u64,
+)  # fmt: skip
 PrefixDesc = _struct(
     "attnd_prefix_desc",
     size=u32, block_pages=u32, pages_max=u32, pages_low=u32, block_compute_us=u32,

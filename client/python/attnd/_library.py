@@ -104,6 +104,7 @@ _CUDA_PROTOTYPES = {
     "attnd_cuda_unmap": (c.c_int, _U64),
     "attnd_cuda_export": (c.c_int, _H, _U64, _U64, _P),
     "attnd_cuda_announce": (c.c_int, _H, _P),
+    "attnd_cuda_plan_on_stream": (c.c_int, _H, _U32, _U32, _P, _P),
     "attnd_cuda_run_on_stream": (c.c_int, _H, _U32, _U32, _P),
     "attnd_cuda_stream_open": (c.c_int, _H),
     "attnd_cuda_lane_error": (c.c_int, _H, _U32),

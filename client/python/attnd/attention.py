@@ -17,7 +17,7 @@ import weakref
 
 import numpy
 
-from . import _abi, _convert, _csr
+from . import _abi, _convert, _csr, _device_plan
 from ._library import capture_of, cuda, lib
 from ._prepared import Prepared
 from ._settings import STRIDED, Settings, name_of
@@ -70,6 +70,7 @@ class BatchAttention:
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
         self._beside = self._announced = None  # a stream; the capture in which run() is to join it
         self._planned = self._filled = None  # what the last plan() and the last run were given
+        self._shape = None  # what plan_shape() was, if no plan() came after it
 
     def close(self) -> None:
         """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
@@ -171,7 +172,7 @@ class BatchAttention:
             rope_high_freq_factor, rope_old_context, rope_dim, rope_append, q_scale, k_scale,
             v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
-        before = self._planned
+        self._shape, before = None, self._planned
         masked = custom_mask is not None or packed_custom_mask is not None
         tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
         if (
@@ -425,6 +426,50 @@ class BatchAttention:
         return out, lse, back
 
     # ---- on a stream ----
+
+    def plan_shape(self, requests: int, rows: int, num_qo_heads: int, **options) -> None:
+        """What plan_on_stream() may plan, on a GPU: at most @requests with @rows of q together, and
+        all that lengths do not say, by the other options of plan(). It waits; to say the same again
+        costs nothing, unless tensors are among the options."""
+        said = requests, rows, num_qo_heads, options
+        plain = all(isinstance(x, (int, float, str, type(None))) for x in options.values())
+        if plain and self._plan is not None and said == self._shape:
+            return
+        arrays = _device_plan.arrays_of(requests, rows)
+        self.plan(*arrays, num_qo_heads, **options, wait=True)
+        self._shape = said
+
+    def plan_on_stream(
+        self, kv_len: Array, page_table: Array, qo_indptr: Array | None = None, *,
+        rows_per_request: int | None = None, max_kv_len: int | None = None,
+        errors: Array | None = None, stream: int | None = None,
+    ) -> None:  # fmt: skip
+        """Plan a batch within what plan_shape() said, by a kernel in @stream (the current one) in
+        front of the runs of all layers: nothing comes to the host, and a graph of both serves any
+        lengths. All arrays are int32 on the GPU.
+
+        kv_len: [requests] tokens, those of q included; 0 is padding, whose rows are not written.
+        page_table: [requests, pages]; it may not change until the runs are over.
+        qo_indptr: [requests + 1] where rows of a request begin; if None each has rows_per_request
+            (1), one behind the other.
+        max_kv_len: no request has more; as many as page_table has room for if None.
+        errors: [requests], written: 0, or another number for a request whose length or page ids are
+            out of range. Its rows are NaN, and lane_error() tells why; the others are right.
+
+        q and out of run() have the rows of the shape; what is behind the batch's is left as it is.
+        attnd_cuda_plan_on_stream() has the rest. Where the service's worker executes what a stream
+        launches, Unsupported is raised (field executor)."""
+        import torch
+
+        native = self._native("plan_on_stream")
+        args = _device_plan.args_of(
+            self.pool, self.rows, kv_len, page_table, qo_indptr, rows_per_request, max_kv_len,
+            errors,
+        )  # fmt: skip
+        handle = _stream(torch, stream).cuda_stream
+        checked(
+            cuda().attnd_cuda_plan_on_stream(native, self._plan, self.lane, c.byref(args), handle)
+        )
 
     def prepare(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None

@@ -130,6 +130,72 @@ class CudaTest(ServiceTest):
                 self.check(batch, planes, q, o, lse)
             attention.lane_error()
 
+    def own_session(self):
+        """One whose streams execute its runs."""
+        session = attnd.Session(self.path, execute="engine")
+        self.addCleanup(session.close)
+        return session
+
+    def test_a_graph_plans_lengths_and_tables_that_the_gpu_knows(self):
+        session = self.own_session()
+        planes = [self.normal(PAGES, PAGE, HEADS_KV, DIM) for _ in range(2)]
+        torch.cuda.synchronize()
+        pool = attnd.PagePool.from_tensors(session, [tuple(planes)])
+        attention = attnd.BatchAttention(pool)
+        attention.plan_shape(8, 640, HEADS, causal=True)
+        attention.plan_shape(8, 640, HEADS, causal=True)  # costs nothing
+        q, o = self.normal(640, HEADS, DIM), self.normal(640, HEADS, DIM)
+        lengths, begins = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (8, 9))
+        table = torch.zeros(8, 6, dtype=torch.int32, device="cuda")
+        errors = torch.zeros(8, dtype=torch.int32, device="cuda")
+
+        def step():
+            attention.plan_on_stream(lengths, table, begins, errors=errors)
+            attention.run(q, 0, o)
+
+        step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        for _ in range(4):
+            batch = Batch(self.draw, PAGES, PAGE, 8, 80)
+            lengths.copy_(torch.tensor(batch.kv_len))
+            begins.copy_(torch.from_numpy(batch.csr()[0]))
+            for row, pages in zip(table, batch.pages):
+                row[: len(pages)].copy_(torch.tensor(pages))
+            graph.replay()
+            torch.cuda.synchronize()
+            self.check(batch, planes, q[: batch.rows], o[: batch.rows])
+            self.assertFalse(errors.any().item())
+        lengths[2], errors[2] = -3, 0
+        graph.replay()
+        torch.cuda.synchronize()
+        rows = slice(*batch.csr()[0][2:4])
+        self.assertTrue(o[rows].isnan().all().item())
+        self.assertEqual(errors.bool().tolist(), [i == 2 for i in range(8)])
+        with self.assertRaises(attnd.Range) as caught:
+            attention.lane_error()
+        self.assertEqual((caught.exception.field, caught.exception.index), ("kv_len", 2))
+
+    def test_arrays_of_a_plan_on_the_gpu_are_held_against_each_other(self):
+        pool = attnd.PagePool(
+            self.own_session(), 1, PAGES, PAGE, HEADS_KV, DIM, device="cuda", leased=False
+        )
+        attention = attnd.BatchAttention(pool)
+        attention.plan_shape(4, 4, HEADS)
+        lengths = torch.ones(4, dtype=torch.int32, device="cuda")
+        table = torch.zeros(4, 5, dtype=torch.int32, device="cuda")
+        for refused, given in (
+            (TypeError, (lengths.long(), table)), (TypeError, (lengths.cpu(), table)),
+            (ValueError, (lengths, table[:3])), (ValueError, (lengths, table.T)),
+            (ValueError, (lengths, table, lengths)), (ValueError, (lengths, table[:, :0])),
+        ):  # fmt: skip
+            with self.assertRaises(refused):
+                attention.plan_on_stream(*given)
+        with self.assertRaises(attnd.Range):
+            attention.plan_on_stream(lengths, table, rows_per_request=2)
+
     def test_a_graph_replays_runs_over_lengths_that_advance(self):
         pool, planes = self.device_pool()
         attention, batch = attnd.BatchAttention(pool), Batch(

@@ -10,8 +10,9 @@
  * writes. The daemon may write the image meanwhile: then the copy begins anew.
  */
 #include "persistent/cuda/dispatch/resolve.cuh"
+#include "persistent/cuda/engine/cut.cuh"
+#include "persistent/cuda/engine/tables.cuh"
 #include "persistent/cuda/items/item.cuh"
-#include "persistent/cuda/state/engine.cuh"
 
 namespace attnd
 {
@@ -20,37 +21,6 @@ constexpr uint32_t refresh_threads = 512;
 constexpr uint64_t refresh_deadline_ns = 2000000000ull;
 
 /* ---- a prepared run ---- */
-
-/* Tables of the run's layer, where its plan has any. */
-__device__ __forceinline__ void engine_tables(EngineSession *session, uint32_t slot)
-{
-    const EngineRun run = session->runs[slot];
-    ActiveRun *active = &session->active[slot];
-    if (!run.plan || !run.plan->set_version)
-        return;
-    const char *copy = reinterpret_cast<const char *>(run.plan->place.mirror);
-    const attnd_plan_head &plan = *reinterpret_cast<const attnd_plan_head *>(copy);
-    const attnd_variant *variant =
-        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
-    const auto at = [&](const attnd_variant_table &table) -> const char * {
-        const uint64_t begin =
-            table.offset_bytes + uint64_t(table.layer_stride) * run.layer * sizeof(float);
-        const Memory &memory =
-            session->memories[table.memory < ATTND_MEMORIES_MAX ? table.memory : 0];
-        return memory.base && begin < memory.size_bytes ? memory.base + begin : nullptr;
-    };
-    active->tables = {variant, nullptr, nullptr, nullptr};
-    active->sinks = nullptr;
-    if (plan.options & ATTND_OPTION_SINKS)
-        active->sinks = reinterpret_cast<const float *>(at(variant->sinks));
-    if (plan.options & ATTND_OPTION_MASK) {
-        active->tables.mask = reinterpret_cast<const uint8_t *>(at(variant->mask));
-        active->tables.mask_begin =
-            reinterpret_cast<const uint32_t *>(copy + plan.mask_begin_offset_bytes);
-    }
-    if (plan.options & ATTND_OPTION_HEAD_SCALES)
-        active->tables.kv_scales = reinterpret_cast<const float *>(at(variant->kv_scales));
-}
 
 /* Where @place lies; NULL: nowhere. The client has checked that it is there. */
 __device__ __forceinline__ char *engine_place(const EngineSession *session, uint32_t memory,
@@ -192,20 +162,6 @@ __device__ __forceinline__ bool refresh_set(const EnginePlan *plan, const PlanCo
     return true;
 }
 
-/* Are all memories there that the variant of the plan names? */
-__device__ __forceinline__ bool tables_there(const EngineSession *session,
-                                             const attnd_plan_head *head, const char *copy)
-{
-    const attnd_variant *variant =
-        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
-    const auto there = [=](uint32_t option, const attnd_variant_table &table) {
-        return !(head->options & option) ||
-               (table.memory < ATTND_MEMORIES_MAX && session->memories[table.memory].base);
-    };
-    return there(ATTND_OPTION_SINKS, variant->sinks) && there(ATTND_OPTION_MASK, variant->mask) &&
-           there(ATTND_OPTION_HEAD_SCALES, variant->kv_scales);
-}
-
 /* The words of runs that follow from the plan, and what is decided. One thread each word or none.
  */
 __device__ __forceinline__ void refresh_words(const EngineSession *session, EnginePlan *plan,
@@ -239,7 +195,8 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
     const uint32_t variant =
         variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
     uint32_t code = end > plan->place.scratch_bytes ? ATTND_E_NO_SPACE : 0;
-    if (!tables_there(session, head, copy))
+    if (!tables_there(session, head->options,
+                      *reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head))))
         code = ATTND_E_UNKNOWN;
     if (variant == variants_count)
         code = ATTND_E_UNSUPPORTED;
@@ -358,7 +315,12 @@ __device__ attnd_engine_facts attnd_engine_facts_here = {
     offsetof(attnd::EngineSession, memories),
     offsetof(attnd::EngineSession, errors),
     sizeof(attnd::EnginePlan),
+    offsetof(attnd::EnginePlan, fault),
     attnd::prepared_max,
+    ATTND_CUT_BYTES,
+    ATTND_CUT_REQUEST_BYTES,
+    ATTND_CUT_BLOCK_BYTES,
+    ATTND_CUT_TILE_BYTES,
 };
 }
 
@@ -417,5 +379,22 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
         if (!refresh.wanted || refresh_copy(session, plan, &refresh))
             return;
         __syncthreads();
+    }
+}
+
+/* In front of runs whose lengths only the GPU knows. */
+extern "C" __global__ void __cluster_dims__(attnd::cut_blocks, 1, 1)
+    __launch_bounds__(attnd::team_threads, 1)
+        attnd_engine_cut_lengths(attnd::EngineSession *session, attnd::EnginePlan *plan,
+                                 const __grid_constant__ attnd_engine_cut args)
+{
+    using namespace attnd;
+    asm volatile("griddepcontrol.launch_dependents;");
+    grid_wait();
+    if (blockIdx.x) {
+        cluster_arrive();
+        cut_beside(session, plan, args, blockIdx.x);
+    } else {
+        cut_first(session, plan, args);
     }
 }

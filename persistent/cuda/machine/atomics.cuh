@@ -401,6 +401,29 @@ __device__ __forceinline__ void fence_map_acquire(const void *map)
                  : "memory");
 }
 
+/* ---- blocks of a cluster ---- */
+
+/* What was stored before is seen by all threads of the cluster that have waited. All threads. */
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* Of the word that lies in shared memory of block @rank as @word does in this one's. */
+__device__ __forceinline__ void cluster_set_bits(uint32_t *word, uint32_t rank, uint32_t bits)
+{
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "red.relaxed.cluster.shared::cluster.or.b32 [there], %2;\n}\n" ::"r"(shared_address(word)),
+        "r"(rank), "r"(bits)
+        : "memory");
+}
+
 } // namespace attnd
 
 #endif
