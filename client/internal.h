@@ -121,6 +121,8 @@ struct attnd_session {
     /* The waiting thread. */
     _Alignas(ATTND_CACHE_LINE) struct attnd_consumer cq;
     uint32_t *cq_need;
+    uint32_t refusals; /* completions of refused sets that were taken; the submitting thread reads
+                          it */
     uint64_t spin_ns;
     uint64_t glanced_ns;           /* when a wait that does not block last asked the socket */
     int armed;                     /* need was left set by attnd_arm() */

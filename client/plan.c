@@ -345,7 +345,9 @@ int attnd_plan_advance(struct attnd_session *session, uint32_t plan,
         copy_words(&to, own.page_indptr, own.entries + UINT64_C(1));
         copy_words(&to, own.page_indices, pages);
     }
-    sqe.u.advance = (struct attnd_sqe_advance){
-        .arrays_offset_bytes = offset_bytes, .entries = own.entries, .pages = pages};
+    sqe.u.advance = (struct attnd_sqe_advance){.arrays_offset_bytes = offset_bytes,
+                                               .entries = own.entries,
+                                               .pages = pages,
+                                               .refusals = attnd_observe32(&session->refusals)};
     return attnd_submit_push_block(session, &sqe, words * sizeof(int32_t));
 }

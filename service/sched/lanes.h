@@ -51,6 +51,9 @@ static inline uint64_t attnd_admitted_bytes(const struct attnd_admitted *admitte
 
 struct attnd_lane;
 
+/* How far a set or an advance is. What can fail is over when it is built, or before. */
+enum attnd_change_stage { ATTND_CHANGE_NEW, ATTND_CHANGE_BUILT, ATTND_CHANGE_WRITTEN };
+
 struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next;     /* in its lane; in the session's free list */
@@ -68,13 +71,14 @@ struct attnd_sched_op {
     int admits;                   /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
-    uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
-    uint64_t taken_ns;            /* out of the ring */
-    uint64_t deadline_ns;         /* 0: none */
-    uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
-    uint32_t cursor;              /* of a prefix operation: blocks that are done; of a set: pages */
-    uint32_t counted;             /* of those: foreign ones, or taken ones */
-    uint32_t run;                 /* slot, while dispatched */
+    enum attnd_change_stage stage;
+    uint64_t begin_ns;        /* of what takes several turns; 0: it does not */
+    uint64_t taken_ns;        /* out of the ring */
+    uint64_t deadline_ns;     /* 0: none */
+    uint32_t deadline_place;  /* 1 + place among the session's deadlines; 0: in none */
+    uint32_t cursor;          /* of a prefix operation: blocks that are done; of a set: pages */
+    uint32_t counted;         /* of those: foreign ones, or taken ones */
+    uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the step will bring */
 };
@@ -121,6 +125,7 @@ struct attnd_client_lanes {
     uint32_t cq_room; /* completion slots known to be free */
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
+    uint32_t refusals;            /* sets that were refused */
     uint32_t dispatched;          /* runs the worker has */
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
     uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */

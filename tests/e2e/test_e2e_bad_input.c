@@ -35,6 +35,7 @@ enum stage { SET, ADVANCE, APPEND, RUN };
 struct scene {
     struct engine engine; /* its session is the one that lies */
     uint32_t pool, plan, planes, rows;
+    uint8_t *bytes; /* of rows, [ROWS_BYTES] */
 
     /* Requests of 1, 4 and 0 queries with 32, 19 and 0 keys. */
     int32_t qo[6], kv[6], ids[40], last[6];
@@ -93,7 +94,7 @@ static void scene_open(struct scene *scene, const struct harness *harness)
     engine_open(&scene->engine, harness->socket, "liar");
     struct attnd_session *session = scene->engine.session;
     CHECK_OK(attnd_memory_create(session, 2 * PLANE_BYTES, &scene->planes, NULL));
-    CHECK_OK(attnd_memory_create(session, ROWS_BYTES, &scene->rows, NULL));
+    CHECK_OK(attnd_memory_create(session, ROWS_BYTES, &scene->rows, (void **)&scene->bytes));
     k = (struct attnd_plane){scene->planes, 0, 2048, 128, 64};
     v = k;
     v.offset_bytes = PLANE_BYTES;
@@ -332,13 +333,125 @@ static void a_plan_without_a_batch_does_nothing(void **state)
     engine_open(&neighbour, harness->socket, "neighbour");
     for (enum stage stage = ADVANCE; stage <= RUN; stage++)
         expect_fault(&scene, stage, (struct attnd_fault)WANT(INVALID, PLAN, 0, scene.plan, 0));
-    expect_success(&scene, SET);
     scene.kv[0] = 1;
     CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_INVALID);
-    /* A batch that was refused leaves the plan empty, and not with the batch before it. */
     expect_fault(&scene, RUN, (struct attnd_fault)WANT(INVALID, PLAN, 0, scene.plan, 0));
     expect_undisturbed(&scene, &neighbour);
     engine_close(&neighbour);
+    engine_close(&scene.engine);
+}
+
+/* ---- a batch that is refused leaves the one before ---- */
+
+/* A run of the scene's batch, as it is set, with its o and lse in @out. */
+static void compute(struct scene *scene, uint8_t *out)
+{
+    memset(scene->bytes + 8192, 0xa5, 12288);
+    expect_success(scene, RUN);
+    memcpy(out, scene->bytes + 8192, 12288);
+}
+
+/* The plan has a batch, an advance and keys; @out is what a run of it says. */
+static void be_set(struct scene *scene, uint8_t *out)
+{
+    scene_reset(scene);
+    for (uint32_t i = 0; i < ROWS_BYTES / 2; i++)
+        ((uint16_t *)(void *)scene->bytes)[i] = (uint16_t)(0x3000 + i * 2654435761u % 4096);
+    expect_success(scene, SET);
+    expect_success(scene, APPEND);
+    expect_success(scene, ADVANCE);
+    compute(scene, out);
+}
+
+static void expect_kept(struct scene *scene, const uint8_t *before, const char *what)
+{
+    uint8_t after[12288];
+    scene_reset(scene);
+    compute(scene, after);
+    if (memcmp(before, after, sizeof(after)) != 0)
+        check_say(__FILE__, __LINE__, "another result after: %s", what);
+    CHECK(memcmp(before, after, sizeof(after)) == 0);
+}
+
+static void a_batch_that_is_refused_leaves_the_one_before(void **state)
+{
+    const struct harness *harness = *state;
+    struct scene scene = {0};
+    uint8_t before[12288];
+
+    scene_open(&scene, harness);
+    for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+        const struct lie *lie = &lies[i];
+        if (lie->stage != SET && lie->stage != ADVANCE)
+            continue;
+        be_set(&scene, before);
+        memcpy((char *)&scene + lie->offset, &lie->value, lie->bytes);
+        CHECK(submit(&scene, lie->stage).code < 0);
+        expect_kept(&scene, before, lie->what);
+        expect_success(&scene, SET); /* and a retry is right */
+        expect_success(&scene, RUN);
+    }
+    engine_close(&scene.engine);
+}
+
+/* What the planner refuses, and what lies outside the batch. */
+static void what_the_planner_refuses_leaves_the_one_before(void **state)
+{
+    struct attnd_variant variant = ATTND_ARGS(variant, .position_encoding = ATTND_POSITION_ROPE,
+                                              .flags = ATTND_VARIANT_ROPE_APPEND);
+    const int32_t first_rows[] = {0, 2, 5}, last_rows[] = {0, 3, 5};
+    const struct harness *harness = *state;
+    struct scene scene = {0};
+    uint8_t before[12288];
+
+    scene_open(&scene, harness);
+    be_set(&scene, before);
+    scene.batch.variant = &variant;
+    scene.batch.levels = 2; /* the first ends inside a request of the second */
+    scene.level[0] = (struct attnd_level){2, first_rows, scene.kv, scene.ids, scene.last};
+    scene.level[1] = (struct attnd_level){2, last_rows, scene.kv, scene.ids, scene.last};
+    CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNSUPPORTED);
+    expect_kept(&scene, before, "keys that were stored rotated");
+    be_set(&scene, before);
+    variant = (struct attnd_variant)ATTND_ARGS(variant, .sinks = {999, 0});
+    scene.batch.variant = &variant;
+    CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNKNOWN);
+    expect_kept(&scene, before, "sinks in no memory");
+    engine_close(&scene.engine);
+}
+
+/* Who submits behind a set does not know that it will be refused. */
+static void what_was_submitted_behind_a_refused_batch_is_refused(void **state)
+{
+    const struct harness *harness = *state;
+    const struct attnd_op elsewhere = {.user_data = 1, .lane = 1};
+    struct attnd_completion completions[3];
+    struct scene scene = {0};
+    uint8_t before[12288];
+    uint32_t count = 0;
+
+    scene_open(&scene, harness);
+    for (uint32_t round = 0; round < 50; round++) {
+        be_set(&scene, before);
+        scene.kv[0] = 1;
+        struct attnd_session *session = scene.engine.session;
+        CHECK_OK(attnd_plan_set(session, scene.plan, &scene.batch, &scene.op));
+        CHECK_OK(attnd_plan_advance(session, scene.plan, &scene.advance, &scene.op));
+        CHECK_OK(attnd_run(session, scene.plan, &scene.run, &scene.op));
+        for (count = 0; count < 3;) {
+            int got = attnd_wait(session, completions + count, 3 - count, TRIAL_WAIT_NS);
+            CHECK(got > 0);
+            count += (uint32_t)got;
+        }
+        CHECK_EQUAL(completions[0].fault.field, ATTND_F_KV_INDPTR);
+        for (uint32_t i = 1; i < 3; i++) {
+            CHECK_EQUAL(completions[i].fault.code, -ATTND_E_INVALID);
+            CHECK_EQUAL(completions[i].fault.field, ATTND_F_PLAN);
+        }
+        expect_kept(&scene, before, "a refused set with what was behind it");
+        scene.op = elsewhere;
+        expect_success(&scene, RUN);
+    }
     engine_close(&scene.engine);
 }
 
@@ -524,6 +637,9 @@ int main(void)
         E2E_TEST(every_lie_is_named_and_disturbs_nothing),
         E2E_TEST(what_takes_more_than_one_word_is_named_too),
         E2E_TEST(a_plan_without_a_batch_does_nothing),
+        E2E_TEST(a_batch_that_is_refused_leaves_the_one_before),
+        E2E_TEST(what_the_planner_refuses_leaves_the_one_before),
+        E2E_TEST(what_was_submitted_behind_a_refused_batch_is_refused),
         E2E_TEST(pages_without_a_lease_are_refused),
         E2E_TEST(pools_that_cannot_be_are_refused),
         E2E_TEST(other_calls_that_make_no_sense_are_refused),

@@ -75,16 +75,17 @@ class _Native:
 
 
 class Refusal:
-    """What the first of some operations failed with that say nothing when they succeed."""
+    """What the first of some operations failed with that say nothing when they succeed. `batch`: it
+    was a batch, whose runs are not to be submitted."""
 
-    __slots__ = ("failure",)
+    __slots__ = ("failure", "batch")
 
     def __init__(self):
-        self.failure = None
+        self.failure, self.batch = None, False
 
     def __call__(self, failure):
         if self.failure is None:
-            self.failure = failure
+            self.failure, self.batch = failure, False
 
 
 class Operation:
