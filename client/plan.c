@@ -23,11 +23,32 @@
 /* A Batch of ATTND_LEVELS_MAX levels with every varint at its longest takes less. */
 #define HEADER_BYTES_MAX 1024u
 
+/* A batch that fills the plan must fit in the arena, or nobody learns before the first that does
+ * not. What lies in attnd_tables_memory() needs no room there. */
+static int fits_arena(const struct attnd_session *session, const struct attnd_plan_args *args)
+{
+    const uint64_t levels = args->levels ? args->levels : 1;
+    const uint64_t words = 4 * ((uint64_t)args->requests + levels) + args->pages;
+    const uint64_t bytes =
+        words * sizeof(int32_t) + (4 * levels + 1) * ATTND_CACHE_LINE + HEADER_BYTES_MAX;
+    const uint64_t room = session->arena.bytes + session->tables_bytes;
+
+    /* What is beyond every arena is beyond other limits, too, which the service knows. */
+    return bytes <= room || bytes > ATTND_ARENA_BYTES_MAX || levels > ATTND_LEVELS_MAX
+               ? 0
+               : attnd_fault_raise(-ATTND_E_NO_SPACE, ATTND_F_ARENA, 0, (int64_t)bytes,
+                                   (int64_t)room);
+}
+
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan)
 {
     struct attnd_plan_args own;
-    int rc = attnd_args_take(&own, sizeof(own), args);
+    int rc = attnd_session_check(session);
+    if (rc == 0)
+        rc = attnd_args_take(&own, sizeof(own), args);
+    if (rc == 0)
+        rc = fits_arena(session, &own);
     if (rc < 0)
         return rc;
     struct attnd_object *object = plan ? calloc(1, sizeof(*object)) : NULL;

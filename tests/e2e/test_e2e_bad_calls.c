@@ -156,6 +156,10 @@ static void other_calls_that_make_no_sense_are_refused(void **state)
     args.heads_q = 4;
     args.levels = 9;
     EXPECT_CALL(attnd_plan_create(session, &args, &handle), RANGE, LEVELS, 0, 9, 8);
+    args.levels = 1;
+    args.pages = 1u << 22; /* 16 MiB of page ids, and the arena has 8 */
+    const int64_t wanted = (4 * 5 + (1 << 22)) * 4 + 5 * 64 + 1024;
+    EXPECT_CALL(attnd_plan_create(session, &args, &handle), NO_SPACE, ARENA, 0, wanted, 8 << 20);
     EXPECT_CALL(attnd_plan_destroy(session, 99), UNKNOWN, PLAN, 0, 99, 0);
     EXPECT_CALL(attnd_pool_release(session, 99), UNKNOWN, POOL, 0, 99, 0);
     EXPECT_CALL(attnd_memory_release(session, 99), UNKNOWN, MEMORY, 0, 99, 0);

@@ -23,7 +23,7 @@ from ._prepared import Prepared
 from ._settings import STRIDED, Settings, name_of
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
-from .errors import Error, NoMemory, checked
+from .errors import Error, NoMemory, NoSpace, checked
 from .memory import Tensor, describe, refuse_gradient
 from .session import Operation, Refusal
 
@@ -361,7 +361,7 @@ class BatchAttention:
             )  # fmt: skip
             try:
                 checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
-            except NoMemory:
+            except (NoMemory, NoSpace):  # of the heap, of the arena
                 if capacity == room:
                     raise
             else:
