@@ -273,13 +273,17 @@ class BatchAttention:
                 if before is not None:
                     self._forget(_planned.forget_before(before))
             raise
+        if wait and before is not None and before.plan == plan and not before.number:
+            before = before.before  # of which nothing is left to be told
         now.before, self._now = before, now
         if spare is None:
             self._prepared.drop_all()
         if before is None and self._spare is not None and self._spare[0] != plan:
             self.session.destroy_plan(self._spare[0], self.pool)
         self._spare = None
-        self._forget(_planned.forget_before(now) if wait else _planned.cut(now))
+        gone = _planned.forget_before(now) if wait else _planned.cut(now)
+        if gone:
+            self._forget(gone)
 
     def _forget(self, batches, session=None):
         """Batches that will not be there again."""
