@@ -367,8 +367,8 @@ struct attnd_plan_args {
  * Return: 0 and *plan; -ATTND_E_UNKNOWN; -ATTND_E_RANGE and -ATTND_E_INVALID naming the capacity;
  * -ATTND_E_UNSUPPORTED the worker has no variant for the pool's head_dim or dtype (as for
  * attnd_pool_create(); the worker may have been replaced since); -ATTND_E_NO_MEMORY the service's
- * --heap is used up; -ATTND_E_NO_SPACE, field arena: a batch that fills the plan is longer than the
- * session's arena and attnd_tables_memory(), and value says what to open the session with.
+ * --heap is used up; -ATTND_E_NO_SPACE, field arena: the session was opened without arena_bytes, a
+ * batch that fills the plan is longer than what it got, and value says what to ask for.
  */
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan);

@@ -115,7 +115,8 @@ struct attnd_session {
     struct attnd_producer sq;
     struct attnd_doorbell doorbell;
     struct attnd_arena arena;
-    uint8_t *tables; /* attnd_tables_memory(), behind what arena.c gives out; NULL: none */
+    int arena_chosen; /* the engine said how large it is */
+    uint8_t *tables;  /* attnd_tables_memory(), behind what arena.c gives out; NULL: none */
     uint64_t tables_bytes;
 
     /* The waiting thread. */

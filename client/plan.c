@@ -24,7 +24,8 @@
 #define HEADER_BYTES_MAX 1024u
 
 /* A batch that fills the plan must fit in the arena, or nobody learns before the first that does
- * not. What lies in attnd_tables_memory() needs no room there. */
+ * not; but who chose the arena's size may know better. What lies in attnd_tables_memory() needs no
+ * room there. */
 static int fits_arena(const struct attnd_session *session, const struct attnd_plan_args *args)
 {
     const uint64_t levels = args->levels ? args->levels : 1;
@@ -34,7 +35,8 @@ static int fits_arena(const struct attnd_session *session, const struct attnd_pl
     const uint64_t room = session->arena.bytes + session->tables_bytes;
 
     /* What is beyond every arena is beyond other limits, too, which the service knows. */
-    return bytes <= room || bytes > ATTND_ARENA_BYTES_MAX || levels > ATTND_LEVELS_MAX
+    return session->arena_chosen || bytes <= room || bytes > ATTND_ARENA_BYTES_MAX ||
+                   levels > ATTND_LEVELS_MAX
                ? 0
                : attnd_fault_raise(-ATTND_E_NO_SPACE, ATTND_F_ARENA, 0, (int64_t)bytes,
                                    (int64_t)room);

@@ -90,7 +90,8 @@ enum attnd_lane_state {
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
     ATTND_LANE_SENT,       /* the head waits for the ack of a HOLD or PUBLISH of its plan */
-    ATTND_LANE_PLANNING    /* the planner's thread has the head */
+    ATTND_LANE_PLANNING,   /* the planner's thread has the head */
+    ATTND_LANE_LOST        /* a worker that died had the head: all that is queued is answered so */
 };
 
 struct attnd_lane {
@@ -153,6 +154,7 @@ struct attnd_client_lanes {
     int closed;                        /* and it is over */
     struct attnd_deadlines deadlines;
     struct attnd_work expire_work;    /* some of them have passed */
+    struct attnd_work lost_work;      /* lanes are lost */
     struct attnd_sqe taking;          /* a slot that takes several pieces */
     int takes;                        /* 1: there is one */
     struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
@@ -180,10 +182,12 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;     /* ATTND_NONE: none */
-    uint32_t slots_free;    /* how many */
-    uint32_t open_busy;     /* open sessions of which the worker has runs */
-    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint32_t free_slot;          /* ATTND_NONE: none */
+    uint32_t slots_free;         /* how many */
+    uint32_t open_busy;          /* open sessions of which the worker has runs */
+    uint32_t waiting_count;      /* lanes in the lines of all sessions */
+    struct attnd_work line_work; /* more of them may go than had time */
+    struct attnd_account line_account;
     uint64_t waited;        /* numbers for lanes that come into one */
     uint32_t blocked_count; /* lanes that are blocked, of all sessions */
     int moved;              /* slots that this sweep took out of rings */
@@ -261,6 +265,8 @@ void attnd_lane_go(struct attnd_lane *lane);
 int attnd_lane_ready_go(struct attnd_work *work);
 /** attnd_lane_retry_go() - the item of blocked lanes. */
 int attnd_lane_retry_go(struct attnd_work *work);
+/** attnd_lane_line_go() - the item of a long line for run slots and scratch. */
+int attnd_lane_line_go(struct attnd_work *work);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
@@ -339,6 +345,9 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/** attnd_retire_lost_go() - the item of lanes whose head a worker took with it. */
+int attnd_retire_lost_go(struct attnd_work *work);
+
 /* ---- admit.c ---- */
 
 /** attnd_op_admit() - copy and check what the operation carries, once; of a batch or an advance the
