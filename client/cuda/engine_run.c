@@ -157,8 +157,9 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
     return attnd_engine_fault(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
 }
 
-/* So that what the lane's runs use can be waited for. */
-static int note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
+/* So that what the lane's runs use can be waited for. The run is in the stream already: where it
+ * cannot be noted it is waited for, and what that fails with is the stream's. */
+static void note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
 
@@ -166,7 +167,8 @@ static int note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stre
         result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS)
         result = cuEventRecord(engine->launched[lane], stream);
-    return attnd_engine_fault(result);
+    if (result != CUDA_SUCCESS)
+        (void)cuStreamSynchronize(stream);
 }
 
 static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
@@ -187,7 +189,9 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     kernel = attnd_engine_kernel(engine, number, &rc);
     if (kernel)
         rc = launch(engine, run, kernel, stream, captures ? 0 : 1);
-    return rc < 0 || captures ? rc : note_launch(engine, lane, stream);
+    if (rc == 0 && !captures)
+        note_launch(engine, lane, stream);
+    return rc;
 }
 
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)

@@ -377,9 +377,10 @@ int attnd_lane_retry_go(struct attnd_work *work)
 void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
     attnd_control_command_pump(scheduler->prepared_runs);
-    for (uint32_t i = 0; i < scheduler->open_count && scheduler->blocked_count; i++) {
-        struct attnd_client_lanes *session = scheduler->open[i];
-        if (session->blocked.count)
+    /* From the end: the last takes the place of one that is closed meanwhile. */
+    for (uint32_t i = scheduler->open_count; i-- > 0 && scheduler->blocked_count;) {
+        struct attnd_client_lanes *session = i < scheduler->open_count ? scheduler->open[i] : NULL;
+        if (session && session->blocked.count)
             attnd_work_start(&scheduler->service->works, &session->client->account,
                              &session->retry_work);
     }

@@ -318,7 +318,7 @@ class Session:
         """The Memory of this session that these bytes lie in, or None."""
         places = self._places
         index = bisect.bisect_right(places, address, key=lambda place: place[0])
-        for begin, end, memory in reversed(places[:index]):
+        for _, end, memory in reversed(places[:index]):
             found = memory()
             if found is None:  # gone: what is known under its address may be another's
                 continue
