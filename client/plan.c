@@ -51,7 +51,7 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
         rc = attnd_args_take(&own, sizeof(own), args);
     if (rc == 0)
         rc = fits_arena(session, &own);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     struct attnd_object *object = plan ? calloc(1, sizeof(*object)) : NULL;
     if (object == NULL)
