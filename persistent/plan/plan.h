@@ -171,14 +171,15 @@ uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t p
                                 uint32_t block_tokens);
 
 /** attnd_planner_unshares() - 1 if @advance shrinks a request into keys that tiles of other entries
- * read for it, and so needs attnd_planner_unshare(). */
+ * read for it, and so needs attnd_planner_build_unshared(). */
 int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_advance_view *advance);
 
 /**
- * attnd_planner_unshare() - an advance, with tiles that read nothing for several requests
- * Lengths go into generation 0 of a new version. No run of the plan may be in flight. Allocates
- * nothing. In two parts, as a set, and dropped in the same way. Return: 0; as
- * attnd_planner_advance() and as attnd_planner_set(). Nothing is changed on failure.
+ * attnd_planner_build_unshared(), attnd_planner_write_unshared() - an advance, in tiles of its own
+ * Nothing is read for several requests any more. Lengths go into generation 0 of a new version. No
+ * run of the plan may be in flight. Allocates nothing. In two parts, as a set, and dropped in the
+ * same way. Return: 0; as attnd_planner_advance() and as attnd_planner_set(). Nothing is changed on
+ * failure.
  */
 int attnd_planner_build_unshared(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                                  uint32_t pool_pages, struct attnd_fault *fault);

@@ -408,7 +408,7 @@ static void what_the_planner_refuses_leaves_the_one_before(void **state)
     CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNSUPPORTED);
     expect_kept(&scene, before, "keys that were stored rotated");
     be_set(&scene, before);
-    variant = (struct attnd_variant)ATTND_ARGS(variant, .sinks = {999, 0});
+    variant = (struct attnd_variant)ATTND_ARGS(variant, .sinks.memory = 999);
     scene.batch.variant = &variant;
     CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNKNOWN);
     expect_kept(&scene, before, "sinks in no memory");
