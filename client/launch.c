@@ -191,10 +191,7 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
     call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
     call.request.unprepare = &message;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    rc = attnd_object_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
-    if (rc == 0) /* another thread may have used it since, and its number will come again */
-        rc = attnd_launcher_tell(session, ATTND_OBJECT_PREPARED, prepared);
-    return rc;
+    return attnd_object_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
 }
 
 /* ---- launching, from the host ---- */
