@@ -122,9 +122,9 @@ int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t
                       void **arguments);
 /** attnd_engine_free() - a block that nothing in flight and no graph uses. */
 void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address);
-/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. Return: 0 or a fault.
- */
-int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
+/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. It is in the stream
+ * already: where it cannot be noted it is waited for, and what that fails with is the stream's. */
+void attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
 /** attnd_engine_wait() - for the launches of a lane that no capture took in. */
 void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane);
 /** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */

@@ -262,9 +262,10 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
     if (rc < 0)
         return rc;
     at->cut_version = view.image.set_version;
-    if (capture == 0)
-        return attnd_engine_note_launch(engine, lane, stream);
-    at->capture = capture;
+    if (capture)
+        at->capture = capture;
+    else
+        attnd_engine_note_launch(engine, lane, stream);
     return 0;
 }
 

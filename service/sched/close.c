@@ -59,14 +59,13 @@ int attnd_session_close_go(struct attnd_work *work)
 
 static void stop_works(struct attnd_client_lanes *session)
 {
-    struct attnd_works *works = attnd_sched_works(session);
-
-    attnd_work_stop(works, &session->ring_work);
-    attnd_work_stop(works, &session->lanes_work);
-    attnd_work_stop(works, &session->retry_work);
-    attnd_work_stop(works, &session->wake_work);
-    attnd_work_stop(works, &session->leave_work);
-    attnd_work_stop(works, &session->expire_work);
+    attnd_work_stop(&session->ring_work);
+    attnd_work_stop(&session->lanes_work);
+    attnd_work_stop(&session->retry_work);
+    attnd_work_stop(&session->wake_work);
+    attnd_work_stop(&session->leave_work);
+    attnd_work_stop(&session->expire_work);
+    attnd_work_stop(&session->lost_work);
 }
 
 void attnd_sched_close(struct attnd_client *client)

@@ -135,7 +135,10 @@ static void fire(void *context)
     uint64_t now_ns = attnd_sched_now(scheduler), next_ns = UINT64_MAX;
     scheduler->timer_ns = UINT64_MAX;
 
-    for (uint32_t i = 0; i < scheduler->open_count; i++) {
+    /* From the end: the last takes the place of one that is closed meanwhile. */
+    for (uint32_t i = scheduler->open_count; i-- > 0;) {
+        if (i >= scheduler->open_count)
+            continue;
         struct attnd_client_lanes *session = scheduler->open[i];
         uint64_t deadline_ns = look_for_late(session, now_ns);
         uint64_t look_ns = look_again(session, now_ns);

@@ -114,6 +114,13 @@ static struct attnd_run describe(const struct attnd_sched_op *op)
     return run;
 }
 
+static uint32_t refusals_of(const struct attnd_sqe *sqe)
+{
+    if (sqe->opcode == ATTND_OP_APPEND)
+        return sqe->u.append.refusals;
+    return sqe->opcode == ATTND_OP_MERGE ? sqe->u.merge.refusals : sqe->u.run.refusals;
+}
+
 enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -123,7 +130,7 @@ enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
         return ATTND_STEP_DONE;
     if (plan->planning || attnd_prepared_taken(plan))
         return ATTND_STEP_BLOCKED;
-    if (!plan->filled)
+    if (!plan->filled || attnd_planobj_refuses(plan, op->sqe.lane, refusals_of(&op->sqe)))
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
     attnd_planobj_pin(op->plan, &op->lengths);
     struct attnd_run run = describe(op);

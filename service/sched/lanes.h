@@ -51,6 +51,9 @@ static inline uint64_t attnd_admitted_bytes(const struct attnd_admitted *admitte
 
 struct attnd_lane;
 
+/* How far a set or an advance is. What can fail is over when it is built, or before. */
+enum attnd_change_stage { ATTND_CHANGE_NEW, ATTND_CHANGE_BUILT, ATTND_CHANGE_WRITTEN };
+
 struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next;     /* in its lane; in the session's free list */
@@ -68,13 +71,14 @@ struct attnd_sched_op {
     int admits;                   /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
-    uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
-    uint64_t taken_ns;            /* out of the ring */
-    uint64_t deadline_ns;         /* 0: none */
-    uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
-    uint32_t cursor;              /* of a prefix operation: blocks that are done; of a set: pages */
-    uint32_t counted;             /* of those: foreign ones, or taken ones */
-    uint32_t run;                 /* slot, while dispatched */
+    enum attnd_change_stage stage;
+    uint64_t begin_ns;        /* of what takes several turns; 0: it does not */
+    uint64_t taken_ns;        /* out of the ring */
+    uint64_t deadline_ns;     /* 0: none */
+    uint32_t deadline_place;  /* 1 + place among the session's deadlines; 0: in none */
+    uint32_t cursor;          /* of a prefix operation: blocks that are done; of a set: pages */
+    uint32_t counted;         /* of those: foreign ones, or taken ones */
+    uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the step will bring */
 };
@@ -86,7 +90,8 @@ enum attnd_lane_state {
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
     ATTND_LANE_SENT,       /* the head waits for the ack of a HOLD or PUBLISH of its plan */
-    ATTND_LANE_PLANNING    /* the planner's thread has the head */
+    ATTND_LANE_PLANNING,   /* the planner's thread has the head */
+    ATTND_LANE_LOST        /* a worker that died had the head: all that is queued is answered so */
 };
 
 struct attnd_lane {
@@ -121,6 +126,7 @@ struct attnd_client_lanes {
     uint32_t cq_room; /* completion slots known to be free */
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
+    uint32_t refusals;            /* sets that were refused */
     uint32_t dispatched;          /* runs the worker has */
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
     uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
@@ -148,6 +154,7 @@ struct attnd_client_lanes {
     int closed;                        /* and it is over */
     struct attnd_deadlines deadlines;
     struct attnd_work expire_work;    /* some of them have passed */
+    struct attnd_work lost_work;      /* lanes are lost */
     struct attnd_sqe taking;          /* a slot that takes several pieces */
     int takes;                        /* 1: there is one */
     struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
@@ -175,10 +182,12 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;     /* ATTND_NONE: none */
-    uint32_t slots_free;    /* how many */
-    uint32_t open_busy;     /* open sessions of which the worker has runs */
-    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint32_t free_slot;          /* ATTND_NONE: none */
+    uint32_t slots_free;         /* how many */
+    uint32_t open_busy;          /* open sessions of which the worker has runs */
+    uint32_t waiting_count;      /* lanes in the lines of all sessions */
+    struct attnd_work line_work; /* more of them may go than had time */
+    struct attnd_account line_account;
     uint64_t waited;        /* numbers for lanes that come into one */
     uint32_t blocked_count; /* lanes that are blocked, of all sessions */
     int moved;              /* slots that this sweep took out of rings */
@@ -256,6 +265,8 @@ void attnd_lane_go(struct attnd_lane *lane);
 int attnd_lane_ready_go(struct attnd_work *work);
 /** attnd_lane_retry_go() - the item of blocked lanes. */
 int attnd_lane_retry_go(struct attnd_work *work);
+/** attnd_lane_line_go() - the item of a long line for run slots and scratch. */
+int attnd_lane_line_go(struct attnd_work *work);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
@@ -334,6 +345,9 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/** attnd_retire_lost_go() - the item of lanes whose head a worker took with it. */
+int attnd_retire_lost_go(struct attnd_work *work);
+
 /* ---- admit.c ---- */
 
 /** attnd_op_admit() - copy and check what the operation carries, once; of a batch or an advance the

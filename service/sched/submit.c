@@ -39,15 +39,15 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
         word = sqe->u.set.zero0;
         return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.set.zero, fault);
     case ATTND_OP_PLAN_ADVANCE:
-        return ZERO_WORDS(sqe->u.advance.zero, fault);
+        word = sqe->u.advance.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.advance.zero, fault);
     case ATTND_OP_APPEND:
-        return ZERO_WORDS(sqe->u.append.zero, fault);
+        word = sqe->u.append.zero0;
+        return is_zero(&word, 1, fault) && is_zero(&sqe->u.append.zero, 1, fault);
     case ATTND_OP_RUN:
-        word = sqe->u.run.zero;
-        return is_zero(&word, 1, fault);
+        return 1;
     case ATTND_OP_MERGE:
-        word = sqe->u.merge.zero0;
-        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.merge.zero, fault);
+        return ZERO_WORDS(sqe->u.merge.zero, fault);
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
     default:

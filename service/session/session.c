@@ -180,7 +180,7 @@ void attnd_client_end(struct attnd_client *client)
     if (was == ATTND_CLIENT_DYING)
         return;
     client->state = ATTND_CLIENT_DYING;
-    attnd_work_stop(&client->service->works, &client->call);
+    attnd_work_stop(&client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     attnd_client_hang_up(client);

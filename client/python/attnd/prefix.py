@@ -20,8 +20,6 @@ from .pool import Handle, token_of
 from .session import Operation
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ._types import Ints
     from .pool import PagePool
 

@@ -30,7 +30,7 @@ def register():
 def session():
     """The process's session: one for all groups of layers."""
     global _session
-    if _session is None or _session.closed:
+    if _session is None or _session.left() or _session.closed:  # left: in a child of fork()
         _session = Session(name="vllm")
     return _session
 
