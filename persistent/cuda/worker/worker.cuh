@@ -294,9 +294,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         if (first_item<D> != 0)
             barrier_arrive(&work->full[warmup % work_slots], 1);
         fence_barrier_init();
-    } else if (first_item<D> != 0 && warp == 1) {
-        warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
-                       resident->spoilt[blockIdx.x % warmup_places]);
+    } else if (warp == 1) {
+        if constexpr (first_item<D> != 0)
+            warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
+                           resident->spoilt[blockIdx.x % warmup_places]);
     } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;
