@@ -44,12 +44,11 @@ template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item
 
 /* Policy::finish() of packed row @r. */
 template <typename Policy>
-__device__ __forceinline__ float decode_finish(const Item &item, uint32_t r, bool sees, float *m,
-                                               float *l)
+__device__ __forceinline__ float decode_finish(const Item &item, uint32_t r, float *m, float *l)
 {
     const ActiveRun *run = item.run;
     const Divided at = divided(r, run->plan.group, run->group_reciprocal);
-    return Policy::finish(run, item.kv_head * run->plan.group + at.rest, sees, m, l);
+    return Policy::finish(run, item.kv_head * run->plan.group + at.rest, m, l);
 }
 
 /* The warps' states become one: o and lse, or a partial. A warp for 64 dims of a row, a lane for
@@ -92,7 +91,7 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             continue;
         sum = make_float2(sum.x * Policy::out_scale(item), sum.y * Policy::out_scale(item));
         if (!partial) {
-            const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
+            const float fade = decode_finish<Policy>(item, column, &top, &l);
             sum = make_float2(sum.x * fade, sum.y * fade);
             row_store<T>(item.run->plan, out, d, sum, top, sum_stored(l, out.sees, false));
             continue;

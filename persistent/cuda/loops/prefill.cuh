@@ -322,9 +322,10 @@ template <typename T, int D, typename Policy> struct Prefill {
         leave_v(now);
     }
 
-    /* False in all threads of the group if a result is not finite: the rows then go the naive way,
-     * because a product with a zero probability cannot hide a NaN that the row does not see. */
-    __device__ __forceinline__ bool finite() const
+    /* False in all threads of the group if a result is not finite, or has too small a sum: the rows
+     * then go the naive way, because a product with a zero probability cannot hide a NaN that the
+     * row does not see. */
+    __device__ __forceinline__ bool finite(const bool (&sees)[2]) const
     {
         float probe = state.l[0] + state.l[1];
 #pragma unroll
@@ -332,7 +333,9 @@ template <typename T, int D, typename Policy> struct Prefill {
 #pragma unroll
             for (int i = 0; i < Shape::out_columns / 2; i++)
                 probe = fmaf(state.o[part][i], 0.0f, probe);
-        return !group_any(!isfinite(probe), group);
+        const bool less =
+            (sees[0] && state.l[0] < least_sum) || (sees[1] && state.l[1] < least_sum);
+        return !group_any(less || !isfinite(probe), group);
     }
 
     /* The rows of @item this thread owns, from @first_row on. */
@@ -444,11 +447,13 @@ template <typename T, int D, typename Policy> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
         const uint32_t q = shared + q_here * Shape::q_bytes;
-        if (finite()) {
+        bool sees[2];
+        rows_see<D, Policy>(item, state, first_row, sees);
+        if (finite(sees)) {
             if (uniform(item.tile.parts_alone))
-                store_joined<T, D, Policy>(item, state, q, first_row);
+                store_joined<T, D, Policy>(item, state, sees, q, first_row);
             else
-                store_rows<T, D, Policy>(item, state, q, first_row);
+                store_rows<T, D, Policy>(item, state, sees, q, first_row);
         } else {
             const uint32_t rows = group * 64;
             attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);

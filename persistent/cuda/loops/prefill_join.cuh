@@ -123,11 +123,9 @@ __device__ __forceinline__ bool rows_join(const Item &item, RowState<D> &state, 
 
 /* The rows of such a part, and what comes of them. @q: as for store_whole(). */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void store_joined(const Item &item, RowState<D> &state, uint32_t q,
-                                             uint32_t first_row)
+__device__ __forceinline__ void store_joined(const Item &item, RowState<D> &state, bool (&sees)[2],
+                                             uint32_t q, uint32_t first_row)
 {
-    bool sees[2];
-    rows_see<D, Policy>(item, state, first_row, sees);
     const float scale = Policy::out_scale(item);
     scale_o<D>(state, {scale, scale});
     if (rows_join<T, D, Policy>(item, state, sees, first_row))

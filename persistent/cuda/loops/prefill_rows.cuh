@@ -252,6 +252,12 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
     }
 }
 
+/* A row that sees a key has this sum of weights or more, if floats can tell its scores apart: its
+ * largest score has a weight of 1. Where scores are beyond 2^24 (as exponents of 2), the product
+ * that becomes an exponent and the maximum it is relative to are rounded apart by more than that.
+ */
+constexpr float least_sum = 0.5f;
+
 /* Whether the rows of this thread see a key. */
 template <int D, typename Policy>
 __device__ __forceinline__ void rows_see(const Item &item, const RowState<D> &state,
@@ -306,7 +312,7 @@ __device__ __forceinline__ void store_whole(const Item &item, const RowState<D> 
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         float l = state.l[half], m = state.m[half], fade = 1.0f;
         if (r < item.packed_rows)
-            fade = Policy::finish(run, head, sees[half], &m, &l);
+            fade = Policy::finish(run, head, &m, &l);
         l = sum_stored(l, sees[half], false);
         inverse[half] = scale * (l == 0.0f ? 0.0f : __fdividef(fade, l));
         if (threadIdx.x % 4 || r >= item.packed_rows || column || !run->lse)
@@ -327,11 +333,10 @@ __device__ __forceinline__ void store_whole(const Item &item, const RowState<D> 
 
 /* One of the two, of an item that nobody else's rows are added to here. */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, uint32_t column = 0)
+__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state,
+                                           const bool (&sees)[2], uint32_t q, uint32_t first_row,
+                                           uint32_t column = 0)
 {
-    bool sees[2];
-    rows_see<D, Policy>(item, state, first_row, sees);
     const float scale = Policy::out_scale(item);
     if (item.tile.partial != ATTND_NONE)
         store_partial<T, D, Policy>(item, state, sees, scale, item.tile.partial, first_row, column);
