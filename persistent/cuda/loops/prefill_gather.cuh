@@ -31,6 +31,8 @@ __device__ __forceinline__ uint32_t gather_places(uint32_t warp, uint32_t table,
 }
 
 /* A loader warp's way through an item that is gathered, block by block from the last to the first.
+ * What follows from the lane is computed where it is wanted (thread_anew()): what is kept in local
+ * memory instead waits behind all copies in flight.
  * Row r of its share is row r % 8 of the block's group @warp + r / 8 * loader_warps. */
 template <typename T, int D, typename Policy> struct Gather {
     using Shape = PrefillShape<D>;
@@ -45,11 +47,12 @@ template <typename T, int D, typename Policy> struct Gather {
 
     /* Of row @r of the share in the block that begins with key @first: its key, or one of the
      * item's where there is none. */
-    __device__ __forceinline__ Divided place(const Item &item, int32_t first, uint32_t r) const
+    __device__ static __forceinline__ Divided place(const Item &item, int32_t first, uint32_t own,
+                                                    uint32_t r)
     {
         const ActiveRun *run = item.run;
         __builtin_assume(__isShared(run));
-        const int32_t key = first + int32_t((warp + r / 8 * loader_warps) * 8 + r % 8);
+        const int32_t key = first + int32_t((own + r / 8 * loader_warps) * 8 + r % 8);
         return divided(uint32_t(max(min(key, item.kv_end - 1), item.kv_begin)), run->page_size,
                        run->page_reciprocal);
     }
@@ -60,10 +63,10 @@ template <typename T, int D, typename Policy> struct Gather {
         const ActiveRun *run = item.run;
         __builtin_assume(__isShared(run));
         const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
-        const uint32_t lane = threadIdx.x % 32;
-        page[0] = uint32_t(__ldcg(pages + place(item, first, lane).quotient));
+        const uint32_t thread = thread_anew(), lane = thread % 32, own = thread / 32 - 1;
+        page[0] = uint32_t(__ldcg(pages + place(item, first, own, lane).quotient));
         if (lane < share_rows - 32)
-            page[1] = uint32_t(__ldcg(pages + place(item, first, lane + 32).quotient));
+            page[1] = uint32_t(__ldcg(pages + place(item, first, own, lane + 32).quotient));
     }
 
     /* Finds where the rows of the block lie whose pages are there, for @table. In a group rows that
@@ -73,20 +76,20 @@ template <typename T, int D, typename Policy> struct Gather {
         const ActiveRun *run = item.run;
         __builtin_assume(__isShared(run));
         const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
-        const uint32_t lane = threadIdx.x % 32;
+        const uint32_t thread = thread_anew(), lane = thread % 32, own = thread / 32 - 1;
         __syncwarp(); /* all have read the places before */
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t r = i * 32 + lane, rest = place(item, first, r).rest;
+            const uint32_t r = i * 32 + lane, rest = place(item, first, own, r).rest;
             if (r >= share_rows)
                 continue;
             const uint32_t id = page_checked(item, page[i]);
             const uint32_t at = (r / 8 * 8 + r % step * (8 / step) + r % 8 / step) * 8;
             store_shared_address(
-                gather_places(warp, table, false) + at,
+                gather_places(own, table, false) + at,
                 uint64_t(item.k) + kv_bytes<Policy> * (id * k.stride_page + rest * k.stride_token));
             store_shared_address(
-                gather_places(warp, table, true) + at,
+                gather_places(own, table, true) + at,
                 uint64_t(item.v) + kv_bytes<Policy> * (id * v.stride_page + rest * v.stride_token));
         }
         __syncwarp();
