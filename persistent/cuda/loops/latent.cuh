@@ -351,7 +351,7 @@ template <typename T, typename Policy> struct Latent {
             state.m[i] = -INFINITY;
             state.l[i] = 0.0f;
             state.end[i] = r < item.packed_rows
-                               ? visible_end(item, item.tile.row_begin + r / item.run->plan.group)
+                               ? visible_end(item, item.tile.row_begin + packed_row(item, r).token)
                                : item.kv_begin;
         }
 #pragma unroll

@@ -78,6 +78,14 @@ template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &i
     return end > item.kv_begin ? (end - item.kv_begin + keys - 1) / keys : 0;
 }
 
+/* Whether the loop for few rows (prefill_few.cuh) has the item: of boxes, and 256 dims leave no
+ * registers for it. */
+constexpr uint32_t few_rows = 64;
+template <int D> __device__ __forceinline__ bool takes_few(const Item &item)
+{
+    return D <= 128 && item.packed_rows <= few_rows && item.run->box_rows;
+}
+
 /* An item that has failed ends early, and all loaders and consumers at the same block. One loader
  * warp decides: before it arrives for a block it may say that all ends so many blocks behind that
  * one (Item.floor). No warp is further on then, and every warp sees it in time: to come that far a
