@@ -121,27 +121,24 @@ template <typename T, int D, typename Policy> struct Few {
         count += uint32_t(blocks - floor_blocks<D>(item));
     }
 
-    /* The second group's rows to the first. All consumers; Q is wanted no more. */
-    __device__ __forceinline__ void join()
+    /* Accumulators of a thread, four at a time, in the tile of Q; and what it has beside them. */
+    static constexpr int columns = Shape::out_columns / 2;
+    static_assert(Shape::out_parts == 1, "room in the tile of Q, and registers");
+
+    __device__ __forceinline__ void hand_over(uint32_t at, float4 *sums) const
     {
-        constexpr int columns = Shape::out_columns / 2;
-        static_assert(Shape::out_parts == 1, "registers");
-        const uint32_t thread = consumer_thread() % 128, at = q_at() + thread * 16;
-        float4 *const sums = few_sums();
-        consumers_sync();
-        if (group) {
+        const float(&o)[columns] = state.o[0];
 #pragma unroll
-            for (int i = 0; i < columns; i += 4)
-                store_shared16(at + i / 4 * 2048, make_uint4(__float_as_uint(state.o[0][i]),
-                                                             __float_as_uint(state.o[0][i + 1]),
-                                                             __float_as_uint(state.o[0][i + 2]),
-                                                             __float_as_uint(state.o[0][i + 3])));
-            sums[thread] = make_float4(state.m[0], state.m[1], state.l[0], state.l[1]);
-        }
-        consumers_sync();
-        if (group)
-            return;
-        const float4 other = sums[thread];
+        for (int i = 0; i < columns; i += 4)
+            store_shared16(at + i / 4 * 2048,
+                           make_uint4(__float_as_uint(o[i]), __float_as_uint(o[i + 1]),
+                                      __float_as_uint(o[i + 2]), __float_as_uint(o[i + 3])));
+        *sums = make_float4(state.m[0], state.m[1], state.l[0], state.l[1]);
+    }
+
+    __device__ __forceinline__ void take_over(uint32_t at, const float4 *sums)
+    {
+        const float4 other = *sums;
         float mine[2], its[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -162,9 +159,23 @@ template <typename T, int D, typename Policy> struct Few {
                 state.o[0][i + e] = fmaf(mine[e / 2], state.o[0][i + e], its[e / 2] * value[e]);
         }
     }
+
+    /* The second group's rows to the first. All consumers; Q is wanted no more. */
+    __device__ __forceinline__ void join()
+    {
+        const uint32_t thread = consumer_thread() % 128, at = q_at() + thread * 16;
+        float4 *const sums = few_sums() + thread;
+        consumers_sync();
+        if (group)
+            hand_over(at, sums);
+        consumers_sync();
+        if (!group)
+            take_over(at, sums);
+        consumers_sync(); /* rows of o pass through there next */
+    }
 };
 
-/* An item of few rows. All consumers. A call: its registers are its own. */
+/* An item of few rows. All consumers. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void few_item(const Item &item, PrefillBarriers<D> *bars,
                                          uint32_t *blocks, uint32_t *q_tiles)
