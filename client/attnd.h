@@ -51,7 +51,7 @@ struct attnd_session;
 #define ATTND_DTYPE_FP8_E4M3 3u /* pools only; rows beside them are of 16 bits */
 #define ATTND_DTYPE_FP8_E5M2 4u /* schemas/variant.h tells of scales and rounding */
 
-/* A row that sees no key at all is o = 0, lse = -inf. */
+/* A row that sees no key at all is o = 0, lse = -inf; or lse = its sink, where its head has one. */
 #define ATTND_CAUSAL 0x1u       /* query i of a request sees keys j <= kv_len - qo_len + i */
 #define ATTND_LSE_LN 0x2u       /* lse in natural logarithm; base 2 otherwise */
 #define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */

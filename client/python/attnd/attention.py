@@ -154,9 +154,9 @@ class BatchAttention:
         rope_*: of pos_encoding_mode ROPE_LLAMA. The two factors and rope_old_context are
             Llama 3.1's, rope_dim says how many dimensions turn, and with rope_append append()
             stores K turned.
-        sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms. They are
-            copied here unless they lie in memory of the session or on the GPU; there they are read
-            by each run. So are the next three.
+        sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms, and the lse
+            of a row that sees no key. They are copied here unless they lie in memory of the session
+            or on the GPU; there they are read by each run. So are the next three.
         custom_mask: bool, [qo_len * kv_len] of each request, one after the other; causal is then
             ignored. packed_custom_mask: the same as bits, least significant first, each request
             from a byte of its own.

@@ -57,6 +57,8 @@ def attention(
         q = rotated(q, len(k) - rows + np.arange(rows), **rope)
         k = rotated(k, np.arange(len(k)), **rope)
     o, lse = np.zeros((rows, heads, v.shape[2])), np.full((rows, heads), -np.inf)
+    if sinks is not None:
+        lse[:] = np.asarray(sinks, np.float64) / np.log(2)
     for row in range(rows):
         position = len(k) - rows + row
         keys = [
