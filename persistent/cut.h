@@ -26,8 +26,7 @@
 #define ATTND_ROLLED _Pragma("unroll 1")
 #define ATTND_OVER(a, b) __fdividef(a, b)
 #define ATTND_OF_TEAM __device__ __forceinline__
-#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* what few batches need: registers of its own  \
-                                                    */
+#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* seldom: registers of its own */
 #else
 #define ATTND_ROLLED
 #define ATTND_OVER(a, b) ((a) / (b))
