@@ -529,7 +529,8 @@ enum attnd_operation {
     ATTND_ABANDON = 9,
     ATTND_PIN = 10,
     ATTND_UNPIN = 11,
-    ATTND_MERGE = 12 /* attnd_merge.h */
+    ATTND_MERGE = 12,      /* attnd_merge.h */
+    ATTND_PAGES_CLAIM = 13 /* attnd_pages.h */
 };
 
 struct attnd_completion {

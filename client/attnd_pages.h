@@ -16,6 +16,8 @@ extern "C" {
 
 struct attnd_session; /* attnd.h */
 struct attnd_token;
+struct attnd_op;
+struct attnd_completion;
 
 #define ATTND_LEASE_PAGES_MAX 16384u
 
@@ -48,10 +50,55 @@ int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t cou
  * @pages:     [@pages_max] receives the page ids
  * Return: the number of pages; -ATTND_E_EXPIRED expired, claimed, or never was; -ATTND_E_NO_SPACE
  * there are more than @pages_max, limit of them (the ticket stays valid); -ATTND_E_PERMISSION the
- * pool is not attached (the same).
+ * pool is not attached (the same); -ATTND_E_BUSY another service is bringing the pages (the same);
+ * -ATTND_E_UNSUPPORTED the ticket is of another service: attnd_pages_claim_async().
  */
 int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *ticket,
                       uint32_t *pool, int32_t *pages, uint32_t pages_max);
+
+/* A claim by submission. */
+struct attnd_claim_args {
+    uint32_t size;
+    uint32_t pool;                    /* where the pages go: this session's handle, for writing */
+    uint32_t pages_max;               /* at most ATTND_LEASE_PAGES_MAX */
+    uint32_t flags;                   /* 0 */
+    const struct attnd_token *ticket; /* of this service, or of one that it is linked with */
+};
+
+/**
+ * attnd_pages_claim_async() - the same as an operation, also for a ticket of another service
+ *
+ * A ticket is of the service in which it was offered. If that is another one (`attnd --peer`), this
+ * operation leases pages of args->pool, which has to have the same shape, brings the bytes, and
+ * completes. Until then the other service keeps its pages; then it gives them back. The operation
+ * leaves its lane while it waits: what is submitted behind it goes on. If it fails, is cancelled,
+ * or
+ * @op's timeout_us passes, no page is leased here, and the ticket is as it was: it may be claimed
+ * again. If the other service dies between the last byte and its answer, the claim fails, and the
+ * ticket is gone. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because pages would be leased in silence.
+ * Completes with attnd_claim_result(), or with -ATTND_E_EXPIRED, -ATTND_E_NO_SPACE (field count:
+ * more than pages_max; field pages: the pool has too few free ones); -ATTND_E_BUSY somebody else is
+ * bringing the pages; -ATTND_E_INVALID (field pool) the other pool has another shape; -ATTND_E_FULL
+ * (field count) half of the ring waits already; -ATTND_E_PEER_LOST the other service is gone, or
+ * silent. Return: as attnd_plan_set().
+ */
+int attnd_pages_claim_async(struct attnd_session *session, const struct attnd_claim_args *args,
+                            const struct attnd_op *op);
+
+struct attnd_claim_result {
+    uint32_t size;
+    uint32_t pages_count;
+    const int32_t
+        *pages; /* [pages_count], in the order of the offer; until the next attnd_wait() */
+};
+
+/**
+ * attnd_claim_result() - what a completion of attnd_pages_claim_async() says
+ * @completion: just returned by attnd_wait(), with fault code 0
+ * Threads: the waiting one. Return: 0; -ATTND_E_INVALID it is of another operation, or failed.
+ */
+int attnd_claim_result(struct attnd_session *session, const struct attnd_completion *completion,
+                       struct attnd_claim_result *result);
 
 #ifdef __cplusplus
 }

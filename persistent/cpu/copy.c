@@ -1,8 +1,10 @@
 /*
- * copy.c - whole pages between a pool and host memory: memcpy, on the thread that asks.
+ * copy.c - whole pages between a pool and host memory, or from a pool of another service: memcpy,
+ * on the thread that asks.
  */
 #include <string.h>
 
+#include "persistent/bring.h"
 #include "persistent/copy.h"
 #include "persistent/cpu/cpu.h"
 
@@ -40,4 +42,27 @@ int attnd_cpu_copy(struct attnd_backend *backend, uint64_t offset_bytes)
 {
     return attnd_copy_walk(backend->segment, backend->segment_bytes, offset_bytes, copy_rows,
                            backend);
+}
+
+static int bring_rows(void *context, const struct attnd_bring_rows *rows)
+{
+    const struct attnd_backend *backend = context;
+    uint64_t reach_from, reach_to;
+    int code = 0;
+    if (attnd_bring_extent(rows, rows->from_pitch_bytes, &reach_from) < 0 ||
+        attnd_bring_extent(rows, rows->to_pitch_bytes, &reach_to) < 0)
+        return -ATTND_E_RANGE;
+    const char *from =
+        rows_at(backend, rows->from_memory, rows->from_offset_bytes, reach_from, &code);
+    char *to = rows_at(backend, rows->to_memory, rows->to_offset_bytes, reach_to, &code);
+    for (uint32_t row = 0; row < rows->count && code == 0; row++)
+        memcpy(to + row * rows->to_pitch_bytes, from + row * rows->from_pitch_bytes,
+               rows->row_bytes);
+    return code;
+}
+
+int attnd_cpu_bring(struct attnd_backend *backend, uint64_t offset_bytes)
+{
+    return attnd_bring_walk(backend->segment, backend->segment_bytes, offset_bytes, bring_rows,
+                            backend);
 }

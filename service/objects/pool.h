@@ -58,6 +58,7 @@ struct attnd_attachment {
     uint32_t dropped;       /* pages up to here have none any more: it is being given back */
     uint32_t plans;         /* plan objects of this session that use it; control plane counts */
     uint32_t prefixes;      /* handles of this session on namespaces of the pool */
+    uint32_t claims;        /* operations in flight that bring pages to it */
     uint32_t memory;        /* handle that came with the attachment and goes with it; 0: none */
     uint64_t charged_bytes; /* of the daemon's memory, against the session */
 };

@@ -1,5 +1,5 @@
 /*
- * ticket.h - leases on their way from one session to another.
+ * ticket.h - leases on their way from one session to another, of this service or of a peer.
  */
 #ifndef ATTND_SERVICE_OBJECTS_TICKET_H
 #define ATTND_SERVICE_OBJECTS_TICKET_H
@@ -14,6 +14,8 @@ struct attnd_ticket {
     struct attnd_ticket *bucket_next;
     struct attnd_work work; /* it has expired, */
     uint32_t dropped;       /* and so many of its pages are given back */
+    uint64_t expire_ns; /* CLOCK_MONOTONIC */
+    int lent;           /* 1: a peer brings its bytes, and nobody may claim it */
     uint32_t slot;
     uint32_t count;
     uint8_t secret[ATTND_SECRET_BYTES];
@@ -30,10 +32,18 @@ int attnd_secret_equal(const uint8_t *a, const uint8_t *b);
 int attnd_ticket_offer(struct attnd_client *giver, struct attnd_attachment *attachment,
                        const int32_t *pages, uint32_t count, uint32_t expire_ms,
                        const struct attnd_ticket **out, struct attnd_fault *fault);
-/** attnd_ticket_find() - NULL if it expired or was claimed or never was. */
+/** attnd_ticket_find() - NULL if it expired or was claimed or never was; it may be lent. */
 struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint8_t *secret);
 /** attnd_ticket_claim() - its leases go to @attachment, of its pool; the ticket is gone. */
 void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *attachment);
+/** attnd_ticket_lend() - a peer is about to bring its bytes: it stays found, is not claimed, and does
+ * not expire until attnd_ticket_spend() or attnd_ticket_return(). */
+void attnd_ticket_lend(struct attnd_ticket *ticket);
+/** attnd_ticket_spend() - the peer has the bytes: its pages are given back, and it is gone. */
+void attnd_ticket_spend(struct attnd_ticket *ticket);
+/** attnd_ticket_return() - the peer does not want it: as it was before. One whose time is over
+ * expires. */
+void attnd_ticket_return(struct attnd_ticket *ticket);
 /** attnd_ticket_free_all() - at the end of the service. */
 void attnd_ticket_free_all(struct attnd_service *service);
 
