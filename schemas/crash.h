@@ -56,6 +56,8 @@
     X(CPU_ITEM_DONE)                                                                               \
     X(CPU_RUN_DONE)                                                                                \
     X(CPU_RETIRED)                                                                                 \
+    X(CPU_BRING_BEGUN)                                                                             \
+    X(CPU_BRING_DONE)                                                                              \
     X(CPU_DOORBELL_TAKEN)                                                                          \
     X(CPU_DOORBELL_ANSWERED)                                                                       \
     X(WORKER_TOLD_TO_LEAVE)                                                                        \

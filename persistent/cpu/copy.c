@@ -7,6 +7,7 @@
 #include "persistent/bring.h"
 #include "persistent/copy.h"
 #include "persistent/cpu/cpu.h"
+#include "schemas/crash.h"
 
 /* Return: NULL with *code set if the rows do not lie in a memory that is there. */
 static char *rows_at(const struct attnd_backend *backend, uint32_t memory, uint64_t offset_bytes,
@@ -63,6 +64,9 @@ static int bring_rows(void *context, const struct attnd_bring_rows *rows)
 
 int attnd_cpu_bring(struct attnd_backend *backend, uint64_t offset_bytes)
 {
-    return attnd_bring_walk(backend->segment, backend->segment_bytes, offset_bytes, bring_rows,
-                            backend);
+    attnd_crash(ATTND_CRASH_CPU_BRING_BEGUN);
+    const int code = attnd_bring_walk(backend->segment, backend->segment_bytes, offset_bytes,
+                                      bring_rows, backend);
+    attnd_crash(ATTND_CRASH_CPU_BRING_DONE);
+    return code;
 }

@@ -339,31 +339,6 @@ static void a_lent_ticket_is_claimed_by_nobody_else(void **state)
     close_both(&both);
 }
 
-/* A piece that the worker has may still be written: its pages are nobody's until it is not. */
-static void pages_that_may_still_be_written_are_not_free(void **state)
-{
-    struct both both;
-    struct attnd_token ticket;
-    int32_t pages[64];
-    (void)state;
-
-    hand_over_start(&giver, &claimer, (const char *const[]){"--watchdog", "0", NULL});
-    open_both(&both, SIDE_OF_SERVICE, SIDE_OF_SERVICE);
-    side_offer(&both.giver, PAGES, 13, 60000, &ticket);
-    claim_well(&both, &ticket, 13);
-    side_offer(&both.giver, PAGES, 14, 60000, &ticket);
-    const pid_t worker = hold_in_the_middle(&both, &ticket, &(struct attnd_op){.user_data = 1});
-    CHECK_OK(attnd_cancel(both.claimer.session, 1));
-    CHECK_EQUAL(side_wait(&both.claimer, LONG_MS).fault.code, -ATTND_E_CANCELLED);
-    if (side_leased(&claimer) == PAGES) /* the worker had been given a piece */
-        CHECK_ERROR(attnd_pages_alloc(both.claimer.session, both.claimer.pool, 64, pages),
-                    ATTND_E_NO_SPACE);
-    CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    expect_none_leased(&claimer, "the piece has landed, and the pages are free");
-    CHECK_OK(attnd_pages_alloc(both.claimer.session, both.claimer.pool, 64, pages));
-    close_both(&both);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,7 +351,6 @@ int main(void)
         E2E_OWN_TEST(a_refused_claim_leaves_the_ticket_as_it_was),
         E2E_OWN_TEST(a_claim_that_is_cancelled_or_too_late_leaves_the_ticket),
         E2E_OWN_TEST(a_lent_ticket_is_claimed_by_nobody_else),
-        E2E_OWN_TEST(pages_that_may_still_be_written_are_not_free),
     };
 
     harness_init();
