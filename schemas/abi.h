@@ -86,9 +86,10 @@ enum attnd_opcode {
     ATTND_OP_PREFIX_PIN = 10,
     ATTND_OP_PREFIX_UNPIN = 11,
     ATTND_OP_MERGE = 12,
-    ATTND_OP_PAGES_CLAIM = 13
+    ATTND_OP_PAGES_CLAIM = 13,
+    ATTND_OP_PAGES_READY = 14
 };
-#define ATTND_OP_LAST ATTND_OP_PAGES_CLAIM
+#define ATTND_OP_LAST ATTND_OP_PAGES_READY
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
@@ -109,6 +110,7 @@ struct attnd_sqe {
         struct attnd_sqe_prefix prefix;
         struct attnd_sqe_merge merge;
         struct attnd_sqe_claim claim;
+        struct attnd_sqe_ready ready;
     } u;
 };
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);

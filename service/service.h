@@ -117,6 +117,7 @@ struct attnd_memory_events; /* objects/memory.h */
 struct attnd_tier_events;   /* prefix/tier.h */
 struct attnd_peers;         /* peers/peers.h */
 struct attnd_pool;          /* objects/pool.h */
+struct attnd_ticket_events; /* objects/ticket.h */
 struct attnd_tickets;       /* objects/ticket.c */
 struct attnd_control;       /* rpc/call.c: message buffers */
 struct attnd_queue;         /* supervise/queue.h: the segment that daemon and worker share */
@@ -148,6 +149,7 @@ struct attnd_service {
     uint32_t next_pool_id;
     uint32_t prefix_blocks_used; /* touched, of options.prefix_blocks */
     struct attnd_tickets *tickets;
+    const struct attnd_ticket_events *ticket_events;
     uint8_t identity[ATTND_IDENTITY_BYTES]; /* random, of this start; its tickets begin with it */
     struct attnd_peers *peers;              /* NULL: not started */
     struct attnd_control *control;

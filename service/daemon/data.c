@@ -72,8 +72,16 @@ static const struct attnd_memory_events memory_events = {.released = attnd_memor
 static const struct attnd_tier_events tier_events = {.arrived = attnd_sched_wake,
                                                      .freed = pages_freed};
 
-static const struct attnd_peer_events peer_events = {.fits = attnd_claim_fits,
-                                                     .ended = attnd_claim_ended};
+static void pages_arrived(struct attnd_service *service)
+{
+    attnd_sched_arrived(service->scheduler);
+}
+
+static const struct attnd_peer_events peer_events = {
+    .fits = attnd_claim_fits, .ended = attnd_claim_ended, .arrived = pages_arrived};
+
+static const struct attnd_ticket_events ticket_events = {.grown = attnd_guest_grown,
+                                                         .broken = attnd_guest_broken};
 
 static const struct attnd_prepared_events prepared_events = {.answered = attnd_prepared_answered,
                                                              .unwatched = attnd_client_kill};
@@ -101,6 +109,7 @@ int attnd_data_new(struct attnd_service *service, struct attnd_fault *fault)
 {
     service->memory_events = &memory_events;
     service->tier_events = &tier_events;
+    service->ticket_events = &ticket_events;
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
                              &service->queue, fault);
     if (rc < 0) {

@@ -88,6 +88,14 @@ static void ticket_end(struct attnd_ticket *ticket)
     ticket_free(ticket);
 }
 
+/* Some of its leases are given up. */
+static void drop(struct attnd_ticket *ticket, const int32_t *pages, uint32_t count)
+{
+    if (ticket->quiet)
+        attnd_lease_quiet_end(ticket->pool, pages, count);
+    attnd_lease_drop(ticket->pool, pages, count);
+}
+
 /* The item of a ticket that has expired: its pages are given back. */
 static int expire_go(struct attnd_work *work)
 {
@@ -97,7 +105,7 @@ static int expire_go(struct attnd_work *work)
     while (ticket->count > ticket->dropped) {
         const uint32_t left = ticket->count - ticket->dropped;
         const uint32_t part = left < ATTND_LEASE_DROP_STEP ? left : ATTND_LEASE_DROP_STEP;
-        attnd_lease_drop(ticket->pool, ticket->pages + ticket->dropped, part);
+        drop(ticket, ticket->pages + ticket->dropped, part);
         ticket->dropped += part;
         if (attnd_work_spent(&ticket->service->works))
             return 1;
@@ -161,6 +169,17 @@ static struct attnd_ticket *ticket_new(struct attnd_client *giver, struct attnd_
     return ticket;
 }
 
+/* The giver keeps its own. */
+static int lease_quietly(struct attnd_ticket *ticket, struct attnd_attachment *attachment,
+                         struct attnd_fault *fault)
+{
+    int rc = attnd_lease_check_free(attachment, ticket->pages, ticket->count, fault);
+
+    if (rc == 0)
+        rc = attnd_lease_quiet_room(ticket->service, ticket->pool, fault);
+    return rc < 0 ? rc : attnd_lease_quiet_add(ticket->pool, ticket->pages, ticket->count, fault);
+}
+
 /* The steps that can fail, of which the leases are the last. */
 static int ticket_arm(struct attnd_ticket *ticket, struct attnd_attachment *attachment,
                       uint32_t expire_ms, struct attnd_fault *fault)
@@ -176,16 +195,21 @@ static int ticket_arm(struct attnd_ticket *ticket, struct attnd_attachment *atta
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     int rc = attnd_secret_make(ticket->secret, fault);
     memcpy(ticket->secret, service->identity, ATTND_IDENTITY_BYTES);
-    return rc < 0 ? rc : attnd_lease_give(attachment, ticket->pages, ticket->count, fault);
+    if (rc < 0)
+        return rc;
+    return ticket->quiet ? lease_quietly(ticket, attachment, fault)
+                         : attnd_lease_give(attachment, ticket->pages, ticket->count, fault);
 }
 
 int attnd_ticket_offer(struct attnd_client *giver, struct attnd_attachment *attachment,
-                       const int32_t *pages, uint32_t count, uint32_t expire_ms,
+                       const int32_t *pages, uint32_t count, uint32_t expire_ms, int by_layer,
                        const struct attnd_ticket **out, struct attnd_fault *fault)
 {
     struct attnd_ticket *ticket = ticket_new(giver, attachment->pool, pages, count, fault);
     if (!ticket)
         return -ATTND_E_NO_MEMORY;
+    ticket->quiet = by_layer;
+    ticket->layers = by_layer ? 0 : attachment->pool->shape.layers;
     int rc = ticket_arm(ticket, attachment, expire_ms, fault);
     if (rc < 0) {
         ticket_free(ticket);
@@ -219,10 +243,42 @@ void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *at
     ticket_end(ticket);
 }
 
-void attnd_ticket_lend(struct attnd_ticket *ticket)
+void attnd_ticket_grow(struct attnd_ticket *ticket, uint32_t layers)
+{
+    if (layers <= ticket->layers)
+        return;
+    ticket->layers = layers;
+    if (attnd_ticket_whole(ticket) && ticket->quiet) {
+        attnd_lease_quiet_end(ticket->pool, ticket->pages, ticket->count);
+        ticket->quiet = 0;
+    }
+    if (ticket->lent)
+        ticket->service->ticket_events->grown(ticket);
+}
+
+void attnd_ticket_orphan(struct attnd_service *service, uint32_t session)
+{
+    struct attnd_tickets *tickets = service->tickets;
+
+    for (uint32_t i = tickets ? tickets->count : 0; i > 0; i--) { /* the last takes a free place */
+        if (i > tickets->count) /* a link has ended by what it was told */
+            continue;
+        struct attnd_ticket *ticket = tickets->tickets[i - 1];
+        if (ticket->payer.session != session || !ticket->quiet)
+            continue;
+        if (ticket->lent)
+            service->ticket_events->broken(ticket);
+        ticket->lent = NULL;
+        attnd_loop_unwatch(service->loop, ticket->timer, NULL, NULL);
+        ticket->timer = NULL;
+        dissolve(ticket);
+    }
+}
+
+void attnd_ticket_lend(struct attnd_ticket *ticket, void *to)
 {
     assert(!ticket->lent);
-    ticket->lent = 1;
+    ticket->lent = to;
     attnd_loop_unwatch(ticket->service->loop, ticket->timer, NULL, NULL);
     ticket->timer = NULL;
 }
@@ -236,7 +292,7 @@ void attnd_ticket_spend(struct attnd_ticket *ticket)
 void attnd_ticket_return(struct attnd_ticket *ticket)
 {
     assert(ticket->lent);
-    ticket->lent = 0;
+    ticket->lent = NULL;
     if (ticket->expire_ns > attnd_clock_ns())
         ticket->timer =
             attnd_loop_watch_timer(ticket->service->loop, ticket->expire_ns, on_expire, ticket);
@@ -249,7 +305,7 @@ void attnd_ticket_free_all(struct attnd_service *service)
     attnd_work_finish(&service->works); /* those that have expired */
     while (service->tickets && service->tickets->count) {
         struct attnd_ticket *ticket = service->tickets->tickets[service->tickets->count - 1];
-        attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
+        drop(ticket, ticket->pages, ticket->count);
         take_out(ticket);
         ticket_end(ticket);
     }

@@ -137,6 +137,7 @@ static int send_grant(struct attnd_guest *guest, uint64_t number, struct attnd_t
         fill_shape(pool, &answer->grant);
         fill_planes(pool, answer);
         answer->grant.transfer = number;
+        answer->grant.layers_whole = ticket->layers;
         answer->grant.n_page = ticket->count;
         answer->grant.page = (uint32_t *)ticket->pages; /* none is negative; packing reads them */
         message.message_case = ATTND__PEER_MESSAGE__MESSAGE_GRANT;
@@ -196,11 +197,15 @@ static int lend(struct attnd_guest *guest, uint64_t number, struct attnd_ticket 
 
     if (!grant)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    *grant = (struct attnd_grant){
-        .next = guest->grants, .number = number, .ticket = ticket, .granted_ns = attnd_clock_ns()};
+    *grant = (struct attnd_grant){.guest = guest,
+                                  .told = ticket->layers,
+                                  .next = guest->grants,
+                                  .number = number,
+                                  .ticket = ticket,
+                                  .granted_ns = attnd_clock_ns()};
     guest->grants = grant;
     guest->grants_count++;
-    attnd_ticket_lend(ticket);
+    attnd_ticket_lend(ticket, grant);
     attnd_crash(ATTND_CRASH_DAEMON_PEER_LENT);
     const int rc = send_grant(guest, number, ticket, fault); /* it may have returned by now */
     if (rc < 0)
@@ -225,7 +230,65 @@ static int on_take(struct attnd_guest *guest, const Attnd__PeerTake *take)
     return 0;
 }
 
-static void on_done(struct attnd_guest *guest, uint64_t number)
+/* ---- layer by layer ---- */
+
+/* One that finds no room is told with the next beat. */
+static void tell_layers(struct attnd_grant *grant)
+{
+    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
+    Attnd__PeerLayers layers = ATTND__PEER_LAYERS__INIT;
+
+    if (grant->told == grant->ticket->layers)
+        return;
+    layers.transfer = grant->number;
+    layers.layers_whole = grant->ticket->layers;
+    message.message_case = ATTND__PEER_MESSAGE__MESSAGE_LAYERS;
+    message.layers = &layers;
+    if (attnd_link_try(&grant->guest->link, &message) == 0)
+        grant->told = layers.layers_whole;
+}
+
+void attnd_guest_grown(struct attnd_ticket *ticket)
+{
+    struct attnd_grant *grant = ticket->lent;
+
+    grant->granted_ns = attnd_clock_ns();
+    tell_layers(grant);
+}
+
+void attnd_guest_broken(struct attnd_ticket *ticket)
+{
+    const struct attnd_grant *grant = ticket->lent;
+    struct attnd_guest *guest = grant->guest;
+    const uint64_t number = grant->number;
+    const struct attnd_fault fault = {.code = -ATTND_E_EXPIRED, .field = ATTND_F_TICKET};
+
+    (void)take_out(guest, find(guest, number));
+    guest->failed++;
+    refuse(guest, number, &fault);
+}
+
+/* Is it lent still? No answer says that it is not: a refusal went before, or the link goes. */
+static int on_check(struct attnd_guest *guest, const Attnd__PeerCheck *check)
+{
+    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
+    Attnd__PeerCheck answer = *check;
+    struct attnd_fault fault = {.code = -ATTND_E_EXPIRED, .field = ATTND_F_TICKET};
+    const struct attnd_grant *grant = *find(guest, check->transfer);
+
+    if (!grant) {
+        refuse(guest, check->transfer, &fault);
+        return 0;
+    }
+    if (check->layers > grant->ticket->layers)
+        return -ATTND_E_PROTOCOL;
+    message.message_case = ATTND__PEER_MESSAGE__MESSAGE_CHECK;
+    message.check = &answer;
+    (void)attnd_link_send(&guest->link, &message, NULL, 0);
+    return 0;
+}
+
+static int on_done(struct attnd_guest *guest, uint64_t number)
 {
     Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
     Attnd__PeerGiven given = ATTND__PEER_GIVEN__INIT;
@@ -234,8 +297,10 @@ static void on_done(struct attnd_guest *guest, uint64_t number)
 
     if (!*link) {
         refuse(guest, number, &fault);
-        return;
+        return 0;
     }
+    if (!attnd_ticket_whole((*link)->ticket))
+        return -ATTND_E_PROTOCOL;
     const uint64_t took_ns = attnd_clock_ns() - (*link)->granted_ns;
     struct attnd_ticket *ticket = take_out(guest, link);
     const struct attnd_heap_pool *shape = &ticket->pool->shape;
@@ -250,6 +315,7 @@ static void on_done(struct attnd_guest *guest, uint64_t number)
     message.message_case = ATTND__PEER_MESSAGE__MESSAGE_GIVEN;
     message.given = &given;
     (void)attnd_link_send(&guest->link, &message, NULL, 0);
+    return 0;
 }
 
 /* One that was refused, or came too late, is dropped as well: there is nothing of it here. */
@@ -280,8 +346,9 @@ static int on_message(struct attnd_peer_link *link, const Attnd__PeerMessage *me
     case ATTND__PEER_MESSAGE__MESSAGE_TAKE:
         return on_take(guest, message->take);
     case ATTND__PEER_MESSAGE__MESSAGE_DONE:
-        on_done(guest, message->done->transfer);
-        return 0;
+        return on_done(guest, message->done->transfer);
+    case ATTND__PEER_MESSAGE__MESSAGE_CHECK:
+        return on_check(guest, message->check);
     case ATTND__PEER_MESSAGE__MESSAGE_DROP:
         on_drop(guest, message->drop->transfer);
         return 0;
@@ -299,6 +366,7 @@ static void on_beat(struct attnd_peer_link *link)
 
     while (*at) {
         if (now_ns - (*at)->granted_ns < GRANT_NS) {
+            tell_layers(*at);
             at = &(*at)->next;
             continue;
         }

@@ -141,8 +141,8 @@ static void on_timer(void *context)
         attnd_link_end(link, "it is silent");
         return;
     }
-    if (attnd_link_send(link, &message, NULL, 0) < 0)
-        return;
+    if (attnd_link_try(link, &message) == -ATTND_E_PEER_LOST)
+        return; /* one that has no room: it is silent, or reads on */
     attnd_loop_timer_set(link->service->loop, link->timer, attnd_clock_ns() + ATTND_LINK_BEAT_NS);
     link->events->beat(link);
 }
@@ -171,23 +171,41 @@ int attnd_link_begin(struct attnd_peer_link *link, int fd)
     return 0;
 }
 
-int attnd_link_send(struct attnd_peer_link *link, const Attnd__PeerMessage *message, const int *fds,
+/* Return: as attnd_fdpass_send(); -ATTND_E_RANGE it is too long. */
+static int transmit(struct attnd_peer_link *link, const Attnd__PeerMessage *message, const int *fds,
                     int fds_count)
 {
     struct attnd_link_buffers *buffers = link->buffers;
-
-    if (!attnd_link_is_up(link))
-        return -ATTND_E_PEER_LOST;
     const size_t bytes = attnd__peer_message__get_packed_size(message);
-    if (bytes > sizeof(buffers->sent)) {
-        attnd_link_end(link, "what it is to be told is too long");
-        return -ATTND_E_PEER_LOST;
-    }
+
+    if (bytes > sizeof(buffers->sent))
+        return -ATTND_E_RANGE;
     attnd__peer_message__pack(message, buffers->sent);
     const int rc = attnd_fdpass_send(link->fd, buffers->sent, bytes, fds, fds_count);
     attnd_crash(ATTND_CRASH_DAEMON_PEER_TOLD);
-    if (rc == 0)
-        return 0;
-    attnd_link_end(link, rc == -ATTND_E_FULL ? "it does not read" : "it hung up");
+    return rc;
+}
+
+int attnd_link_send(struct attnd_peer_link *link, const Attnd__PeerMessage *message, const int *fds,
+                    int fds_count)
+{
+    const int rc =
+        attnd_link_is_up(link) ? transmit(link, message, fds, fds_count) : -ATTND_E_PEER_LOST;
+
+    if (rc == 0 || rc == -ATTND_E_PEER_LOST)
+        return rc;
+    attnd_link_end(link, rc == -ATTND_E_FULL    ? "it does not read"
+                         : rc == -ATTND_E_RANGE ? "what it is to be told is too long"
+                                                : "it hung up");
+    return -ATTND_E_PEER_LOST;
+}
+
+int attnd_link_try(struct attnd_peer_link *link, const Attnd__PeerMessage *message)
+{
+    int rc = attnd_link_is_up(link) ? transmit(link, message, NULL, 0) : -ATTND_E_PEER_LOST;
+
+    if (rc == 0 || rc == -ATTND_E_FULL || rc == -ATTND_E_PEER_LOST)
+        return rc;
+    attnd_link_end(link, "it hung up");
     return -ATTND_E_PEER_LOST;
 }

@@ -66,4 +66,7 @@ void attnd_link_end(struct attnd_peer_link *link, const char *why);
 int attnd_link_send(struct attnd_peer_link *link, const Attnd__PeerMessage *message, const int *fds,
                     int fds_count);
 
+/** attnd_link_try() - the same, but a link that has no room stays as it is: -ATTND_E_FULL. */
+int attnd_link_try(struct attnd_peer_link *link, const Attnd__PeerMessage *message);
+
 #endif

@@ -30,7 +30,7 @@ static int check_shape(const Attnd__PeerGrant *grant)
 
 static int check_grant(const Attnd__PeerGrant *grant)
 {
-    if (check_shape(grant) < 0 || grant->n_memory < 1 ||
+    if (check_shape(grant) < 0 || grant->layers_whole > grant->layers || grant->n_memory < 1 ||
         grant->n_memory > ATTND_PEER_MEMORIES_MAX || grant->n_page > ATTND_TICKET_PAGES_MAX ||
         check_planes(grant, grant->k, grant->n_k) < 0 ||
         check_planes(grant, grant->v, grant->n_v) < 0)

@@ -23,7 +23,7 @@ static void queue_transfers(const struct attnd_peers *peers, enum attnd_transfer
 /* Answers that did not fit: their sessions may have read some. */
 static void on_timer(void *context)
 {
-    queue_transfers(context, ATTND_TRANSFER_BROUGHT);
+    queue_transfers(context, ATTND_TRANSFER_MAPPING);
 }
 
 void attnd_peers_pump(struct attnd_service *service)

@@ -27,10 +27,13 @@ struct attnd_peer_events {
     /* The bytes of @context's transfer are here, @count pages. Return: 1 it can be answered; 0 not
      * yet, and it is asked again a little later. */
     int (*fits)(void *context, uint32_t count);
-    /* It is over, and not to be named any more. @fault's code is 0: @pages are leased to the
-     * session of its attachment; else nothing is. */
+    /* It is answered, and not to be named any more. @fault's code is 0: @pages are leased to the
+     * session of its attachment, and of one that is early arrive from now on (objects/arrival.h);
+     * else nothing is leased. */
     void (*ended)(void *context, const int32_t *pages, uint32_t count,
                   const struct attnd_fault *fault);
+    /* Layers have arrived, or will not any more: runs that waited for them may go on. */
+    void (*arrived)(struct attnd_service *service);
 };
 
 /** attnd_peers_start() - links to all of options.peers are made, and kept; guests are welcome.
@@ -45,20 +48,24 @@ void attnd_peers_end(struct attnd_service *service);
  * @ticket:     [ATTND_SECRET_BYTES], not of this service; copied
  * @attachment: of @client, for writing, of a pool whose pages the service owns; where they go. It
  *              stays until the transfer is over or cancelled
+ * @early:      1: it is answered when the pages are leased, and their bytes arrive layer by layer
  * @context:    of the events, of which `ended` follows unless it is cancelled; never from within
  *              this call
  * Return: 0; -ATTND_E_EXPIRED no peer has such tickets; -ATTND_E_PEER_LOST the one that had is not
  * linked; -ATTND_E_NO_MEMORY.
  */
 int attnd_transfer_begin(struct attnd_client *client, const uint8_t *ticket,
-                         struct attnd_attachment *attachment, uint32_t pages_max, void *context,
-                         struct attnd_transfer **out, struct attnd_fault *fault);
+                         struct attnd_attachment *attachment, uint32_t pages_max, int early,
+                         void *context, struct attnd_transfer **out, struct attnd_fault *fault);
 /** attnd_peers_know() - 1: @ticket is of a service that is, or was, linked. */
 int attnd_peers_know(const struct attnd_service *service, const uint8_t *ticket);
 /** attnd_transfer_cancel() - no event of it comes any more. Its pages are free when no byte can
  * come to them any more, and the ticket is as it was. */
 void attnd_transfer_cancel(struct attnd_transfer *transfer);
 
+/** attnd_guest_grown(), attnd_guest_broken() - the events of tickets. */
+void attnd_guest_grown(struct attnd_ticket *ticket);
+void attnd_guest_broken(struct attnd_ticket *ticket);
 /** attnd_peers_pump() - the worker is up, has mapped memory, or pages have become free: transfers
  * that waited for it go on. */
 void attnd_peers_pump(struct attnd_service *service);

@@ -4,6 +4,7 @@
 #ifndef ATTND_SERVICE_PEERS_PEERS_INTERNAL_H
 #define ATTND_SERVICE_PEERS_PEERS_INTERNAL_H
 
+#include "service/objects/arrival.h"
 #include "service/peers/link.h"
 #include "service/peers/peers.h"
 
@@ -54,7 +55,12 @@ struct attnd_transfer {
     uint32_t *from;          /* [count], there */
     uint32_t leased;         /* of pages: 0 or count */
     uint32_t dropped;        /* of those: given back */
+    uint32_t layers_whole;   /* there: that can be brought */
     uint32_t layers_sent, layers_landed;
+    uint32_t layers_checked;       /* of those, that were the giver's when they had landed */
+    int early;                     /* answered as soon as its pages are leased here */
+    int quiet;                     /* its leases are quiet ones: the session has its own */
+    struct attnd_arrival *arrival; /* of those; NULL: there is none */
     uint32_t piece_layers[ATTND_TRANSFER_PIECES]; /* of those in flight, the oldest first */
     uint32_t pieces;
     int lost; /* a worker died with a piece: it may still land until the next one is up */
@@ -85,10 +91,12 @@ struct attnd_peer {
 
 /* A ticket that is lent. */
 struct attnd_grant {
+    struct attnd_guest *guest;
     struct attnd_grant *next;
+    uint32_t told;   /* layers that the claimer knows of */
     uint64_t number; /* of the claimer */
     struct attnd_ticket *ticket;
-    uint64_t granted_ns;
+    uint64_t granted_ns; /* or when a layer became whole */
 };
 
 struct attnd_guest {
@@ -148,6 +156,11 @@ void attnd_transfer_fail(struct attnd_transfer *transfer, const struct attnd_fau
 /** attnd_transfer_ask() - the next one in turn, if nothing of @peer is unanswered. Transfers may
  * have failed. */
 void attnd_transfer_ask(struct attnd_peer *peer);
+/** attnd_transfer_answer_early() - its pages become the session's, and arrive from now on. It may
+ * have failed. */
+void attnd_transfer_answer_early(struct attnd_transfer *transfer);
+/** attnd_transfer_check() - ask whether what has landed was the giver's until then. */
+void attnd_transfer_check(struct attnd_transfer *transfer);
 /** attnd_transfer_done() - ask whether the bytes may be used. The transfer may have failed. */
 void attnd_transfer_done(struct attnd_transfer *transfer);
 /** attnd_transfer_free() - it has nothing any more. */

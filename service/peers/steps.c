@@ -55,6 +55,26 @@ static int lease_pages(struct attnd_transfer *transfer)
     return GOES_ON;
 }
 
+/* ---- answers ---- */
+
+/* Return: 1; 0 there is no room for an answer: it is tried again. */
+static int fits(struct attnd_transfer *transfer)
+{
+    struct attnd_peers *peers = transfer->service->peers;
+
+    if (peers->events->fits(transfer->context, transfer->count))
+        return 1;
+    attnd_loop_timer_set(transfer->service->loop, peers->timer, attnd_clock_ns() + FITS_AGAIN_NS);
+    return 0;
+}
+
+static int finish(struct attnd_transfer *transfer)
+{
+    if (!transfer->context || fits(transfer))
+        attnd_transfer_done(transfer);
+    return WAITS;
+}
+
 /* ---- mappings ---- */
 
 static int all_ready(const struct attnd_maps *maps, struct attnd_memory *const *memories,
@@ -85,6 +105,13 @@ static int await_mappings(struct attnd_transfer *transfer)
         return fail(transfer, ready, ATTND_F_MEMORY, 0, 0);
     if (ready == 0)
         return WAITS;
+    if (transfer->early && transfer->context) {
+        if (!fits(transfer))
+            return WAITS;
+        attnd_transfer_answer_early(transfer);
+        if (transfer->state == ATTND_TRANSFER_OVER)
+            return WAITS;
+    }
     transfer->state = ATTND_TRANSFER_BRINGING;
     attnd_crash(ATTND_CRASH_DAEMON_PEER_MAPPED);
     return GOES_ON;
@@ -97,7 +124,7 @@ static uint32_t piece_layers(const struct attnd_transfer *transfer)
     const struct attnd_heap_pool *shape = &transfer->pool->shape;
     const uint64_t layer_bytes = transfer->count * attnd_bring_bytes(shape, 1);
     const uint64_t layers = layer_bytes ? PIECE_BYTES / layer_bytes : shape->layers;
-    const uint32_t left = shape->layers - transfer->layers_sent;
+    const uint32_t left = transfer->layers_whole - transfer->layers_sent;
 
     return layers < 1 ? 1 : layers < left ? (uint32_t)layers : left;
 }
@@ -137,12 +164,14 @@ static int bring(struct attnd_transfer *transfer)
 {
     const uint32_t layers = transfer->pool->shape.layers;
 
-    if (transfer->layers_landed == layers || transfer->count == 0) {
+    if (transfer->layers_landed == layers ||
+        (transfer->count == 0 && transfer->layers_whole == layers)) {
         transfer->state = ATTND_TRANSFER_BROUGHT;
         attnd_crash(ATTND_CRASH_DAEMON_PEER_BROUGHT);
         return GOES_ON;
     }
-    while (transfer->layers_sent < layers && transfer->pieces < ATTND_TRANSFER_PIECES &&
+    while (transfer->layers_sent < transfer->layers_whole &&
+           transfer->pieces < ATTND_TRANSFER_PIECES &&
            attnd_copies_fit(transfer->service->supervisor, ATTND_COPY_BRING)) {
         const int ready = is_mapped(transfer); /* by this worker, too */
         if (ready < 0)
@@ -154,19 +183,6 @@ static int bring(struct attnd_transfer *transfer)
             return fail(transfer, rc, ATTND_F_NONE, 0, 0);
         attnd_transfer_last(transfer);
     }
-    return WAITS;
-}
-
-static int finish(struct attnd_transfer *transfer)
-{
-    struct attnd_peers *peers = transfer->service->peers;
-
-    if (!peers->events->fits(transfer->context, transfer->count)) {
-        attnd_loop_timer_set(transfer->service->loop, peers->timer,
-                             attnd_clock_ns() + FITS_AGAIN_NS);
-        return WAITS;
-    }
-    attnd_transfer_done(transfer);
     return WAITS;
 }
 
@@ -192,6 +208,8 @@ static int give_back(struct attnd_transfer *transfer)
     while (transfer->dropped < transfer->leased) {
         const uint32_t left = transfer->leased - transfer->dropped;
         const uint32_t part = left < ATTND_LEASE_DROP_STEP ? left : ATTND_LEASE_DROP_STEP;
+        if (transfer->quiet)
+            attnd_lease_quiet_end(transfer->pool, transfer->pages + transfer->dropped, part);
         attnd_lease_drop(transfer->pool, transfer->pages + transfer->dropped, part);
         transfer->dropped += part;
         if (attnd_work_spent(&transfer->service->works))
@@ -241,7 +259,7 @@ int attnd_transfer_steps(struct attnd_work *work)
 static void land(struct attnd_transfer *transfer, int code)
 {
     const uint32_t layers = transfer->piece_layers[0];
-    struct attnd_fault fault = {.code = code, .field = ATTND_F_MEMORY};
+    struct attnd_fault fault = {.code = code, .field = ATTND_F_PEER};
 
     transfer->piece_layers[0] = transfer->piece_layers[1];
     transfer->pieces--;
@@ -250,10 +268,14 @@ static void land(struct attnd_transfer *transfer, int code)
         transfer->layers_landed += layers;
         transfer->peer->bytes +=
             transfer->count * attnd_bring_bytes(&transfer->pool->shape, layers);
+        if (transfer->arrival)
+            attnd_transfer_check(transfer);
     } else if (code == -ATTND_E_WORKER_RESTARTED) {
         transfer->lost = 1;
         transfer->layers_sent = transfer->layers_landed; /* again, by the next one */
     } else {
+        if (code == -ATTND_E_RANGE || code == -ATTND_E_UNKNOWN) /* it is not where the peer said */
+            fault.code = -ATTND_E_PROTOCOL;
         attnd_transfer_fail(transfer, &fault);
     }
 }

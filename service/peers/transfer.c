@@ -21,6 +21,7 @@
 #include "schemas/crash.h"
 #include "service/peers/peers_internal.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,36 @@ void attnd_transfer_done(struct attnd_transfer *transfer)
     (void)tell_number(transfer->peer, transfer->number, ATTND__PEER_MESSAGE__MESSAGE_DONE);
 }
 
+void attnd_transfer_check(struct attnd_transfer *transfer)
+{
+    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
+    Attnd__PeerCheck check = ATTND__PEER_CHECK__INIT;
+
+    check.transfer = transfer->number;
+    check.layers = transfer->layers_landed;
+    message.message_case = ATTND__PEER_MESSAGE__MESSAGE_CHECK;
+    message.check = &check;
+    (void)attnd_link_send(&transfer->peer->link, &message, NULL, 0);
+}
+
 /* ---- its end ---- */
+
+static void forget(struct attnd_transfer *transfer)
+{
+    transfer->context = NULL;
+    transfer->client = NULL;
+    transfer->attachment = NULL;
+}
+
+/* What arrives is whole, or, with @fault, will not be. */
+static void end_arrival(struct attnd_transfer *transfer, const struct attnd_fault *fault)
+{
+    if (!transfer->arrival)
+        return;
+    attnd_arrival_end(transfer->arrival, fault);
+    transfer->arrival = NULL;
+    transfer->service->peers->events->arrived(transfer->service);
+}
 
 /* Nobody waits for it from now on. The giver is told, if it has lent something or will. */
 static void let_go(struct attnd_transfer *transfer)
@@ -141,9 +171,7 @@ static void let_go(struct attnd_transfer *transfer)
     const enum attnd_transfer_state was = transfer->state;
 
     attnd_work_stop(&transfer->service->works, &transfer->work);
-    transfer->context = NULL;
-    transfer->client = NULL;
-    transfer->attachment = NULL;
+    forget(transfer);
     transfer->state = ATTND_TRANSFER_OVER;
     transfer->peer->failed++;
     if (was != ATTND_TRANSFER_WAITING && was != ATTND_TRANSFER_OVER)
@@ -160,6 +188,7 @@ void attnd_transfer_fail(struct attnd_transfer *transfer, const struct attnd_fau
     let_go(transfer);
     if (context)
         events->ended(context, NULL, 0, fault);
+    end_arrival(transfer, fault);
     attnd_transfer_go(transfer); /* it may be gone after this */
 }
 
@@ -169,27 +198,55 @@ void attnd_transfer_cancel(struct attnd_transfer *transfer)
     attnd_transfer_go(transfer);
 }
 
+/* Its pages are the session's. */
+static void answer(struct attnd_transfer *transfer)
+{
+    static const struct attnd_fault none = {0};
+
+    transfer->service->peers->events->ended(transfer->context, transfer->pages, transfer->count,
+                                            &none);
+    forget(transfer);
+}
+
+void attnd_transfer_answer_early(struct attnd_transfer *transfer)
+{
+    struct attnd_fault fault = {0};
+    struct attnd_pool *pool = transfer->pool;
+    int rc = attnd_lease_quiet_room(transfer->service, pool, &fault);
+
+    if (rc == 0)
+        rc = attnd_arrival_begin(transfer->client, transfer->attachment, transfer->pages,
+                                 transfer->count, &transfer->arrival, &fault);
+    if (rc < 0) {
+        attnd_transfer_fail(transfer, &fault);
+        return;
+    }
+    attnd_lease_take(transfer->attachment, transfer->pages, transfer->count);
+    rc = attnd_lease_quiet_add(pool, transfer->pages, transfer->count, NULL);
+    assert(rc == 0); /* they have one lease each */
+    transfer->quiet = 1;
+    answer(transfer);
+}
+
 /* The bytes are the session's. */
 static void succeed(struct attnd_transfer *transfer)
 {
-    static const struct attnd_fault none = {0};
-    const struct attnd_peer_events *events = transfer->service->peers->events;
     struct attnd_peer *peer = transfer->peer;
     const uint64_t took_ns = attnd_clock_ns() - transfer->granted_ns;
     const uint64_t bytes =
         transfer->count * attnd_bring_bytes(&transfer->pool->shape, transfer->pool->shape.layers);
 
     attnd_crash(ATTND_CRASH_DAEMON_PEER_GIVEN);
-    attnd_lease_take(transfer->attachment, transfer->pages, transfer->count);
-    transfer->leased = 0;
     transfer->state = ATTND_TRANSFER_OVER;
     peer->done++;
     peer->pages += transfer->count;
     peer->bytes_per_s = took_ns ? (uint64_t)((double)bytes * 1e9 / (double)took_ns) : 0;
-    events->ended(transfer->context, transfer->pages, transfer->count, &none);
-    transfer->context = NULL;
-    transfer->client = NULL;
-    transfer->attachment = NULL;
+    if (!transfer->early) {
+        attnd_lease_take(transfer->attachment, transfer->pages, transfer->count);
+        transfer->leased = 0;
+        answer(transfer);
+    }
+    end_arrival(transfer, NULL);
     attnd_transfer_go(transfer);
 }
 
@@ -226,6 +283,7 @@ static int take_grant(struct attnd_transfer *transfer, const Attnd__PeerGrant *g
     if (count)
         memcpy(transfer->from, grant->page, count * sizeof(*transfer->from));
     transfer->count = count;
+    transfer->layers_whole = grant->layers_whole;
     transfer->granted_ns = attnd_clock_ns();
     transfer->state = ATTND_TRANSFER_GRANTED;
     attnd_crash(ATTND_CRASH_DAEMON_PEER_GRANTED);
@@ -261,10 +319,8 @@ static int on_refuse(struct attnd_peer *peer, const Attnd__PeerRefuse *refuse)
 
     if (refuse->transfer == peer->asked)
         peer->asked = 0;
-    if (transfer &&
-        (transfer->state == ATTND_TRANSFER_ASKED || transfer->state == ATTND_TRANSFER_DONE)) {
+    if (transfer)
         attnd_transfer_fail(transfer, &fault);
-    }
     attnd_transfer_ask(peer);
     return 0;
 }
@@ -278,6 +334,37 @@ static int on_given(const struct attnd_peer *peer, uint64_t number)
     if (!transfer || transfer->state != ATTND_TRANSFER_DONE)
         return transfer ? -ATTND_E_PROTOCOL : 0;
     succeed(transfer);
+    return 0;
+}
+
+static int on_layers(const struct attnd_peer *peer, const Attnd__PeerLayers *layers)
+{
+    struct attnd_transfer *transfer = find(peer, layers->transfer);
+
+    if (!transfer || transfer->state == ATTND_TRANSFER_OVER)
+        return 0;
+    if (layers->layers_whole < transfer->layers_whole ||
+        layers->layers_whole > transfer->pool->shape.layers)
+        return -ATTND_E_PROTOCOL;
+    transfer->layers_whole = layers->layers_whole;
+    attnd_transfer_go(transfer);
+    return 0;
+}
+
+/* So many layers were the giver's own until they were here. */
+static int on_check(const struct attnd_peer *peer, const Attnd__PeerCheck *check)
+{
+    struct attnd_transfer *transfer = find(peer, check->transfer);
+
+    if (!transfer || transfer->state == ATTND_TRANSFER_OVER)
+        return 0;
+    if (check->layers < transfer->layers_checked || check->layers > transfer->layers_landed)
+        return -ATTND_E_PROTOCOL;
+    transfer->layers_checked = check->layers;
+    if (!transfer->arrival)
+        return 0;
+    attnd_arrival_layers(transfer->arrival, check->layers);
+    transfer->service->peers->events->arrived(transfer->service);
     return 0;
 }
 
@@ -298,14 +385,32 @@ static int on_message(struct attnd_peer_link *link, const Attnd__PeerMessage *me
         return on_refuse(peer, message->refuse);
     case ATTND__PEER_MESSAGE__MESSAGE_GIVEN:
         return on_given(peer, message->given->transfer);
+    case ATTND__PEER_MESSAGE__MESSAGE_LAYERS:
+        return on_layers(peer, message->layers);
+    case ATTND__PEER_MESSAGE__MESSAGE_CHECK:
+        return on_check(peer, message->check);
     default:
         return -ATTND_E_PROTOCOL;
     }
 }
 
+/* Pages that arrive for a session that is gone. */
+static struct attnd_transfer *find_orphan(const struct attnd_peer *peer)
+{
+    for (struct attnd_transfer *at = peer->transfers; at; at = at->next)
+        if (at->arrival && !at->arrival->attachment)
+            return at;
+    return NULL;
+}
+
 static void on_beat(struct attnd_peer_link *link)
 {
-    (void)link;
+    static const struct attnd_fault cancelled = {.code = -ATTND_E_CANCELLED};
+    const struct attnd_peer *peer = peer_of(link);
+    struct attnd_transfer *orphan;
+
+    while ((orphan = find_orphan(peer)))
+        attnd_transfer_fail(orphan, &cancelled);
 }
 
 /* Nothing that was to come over it will. */
@@ -351,8 +456,8 @@ static struct attnd_peer *find_peer(const struct attnd_service *service, const u
 }
 
 int attnd_transfer_begin(struct attnd_client *client, const uint8_t *ticket,
-                         struct attnd_attachment *attachment, uint32_t pages_max, void *context,
-                         struct attnd_transfer **out, struct attnd_fault *fault)
+                         struct attnd_attachment *attachment, uint32_t pages_max, int early,
+                         void *context, struct attnd_transfer **out, struct attnd_fault *fault)
 {
     struct attnd_service *service = client->service;
     struct attnd_peer *peer = find_peer(service, ticket, fault);
@@ -375,6 +480,7 @@ int attnd_transfer_begin(struct attnd_client *client, const uint8_t *ticket,
                                         .work = {.go = attnd_transfer_steps},
                                         .number = ++peer->next_number,
                                         .pages_max = pages_max,
+                                        .early = early,
                                         .context = context,
                                         .client = client,
                                         .attachment = attachment,

@@ -121,12 +121,38 @@ static int check_leases(struct attnd_sched_op *op)
     return 0;
 }
 
+/* A launched run asks nobody whether its pages are here. */
+static int check_launched(struct attnd_sched_op *op)
+{
+    if (op->plan->awaits.count == 0 || (!op->plan->prepared && !op->plan->image.address))
+        return 0;
+    return attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan, 0);
+}
+
+/* What of the batch's pages is on its way. Return: 0; 1 it is too much, and is tried again; < 0. */
+static int await_pages(struct attnd_sched_op *op)
+{
+    const struct attnd_batch_view *batch = &op->admitted->u.batch;
+    int more = 0;
+
+    op->plan->awaits.count = 0;
+    for (uint32_t i = 0; i < batch->levels && !more; i++)
+        more = attnd_arrival_collect(op->plan->attachment, &op->plan->awaits,
+                                     batch->level[i].kv_indices, batch->level[i].pages);
+    return more ? 1 : check_launched(op);
+}
+
 /* The step goes on like this where the batch is planned, or has a fault: DONE. */
 static enum attnd_step plan_batch(struct attnd_sched_op *op)
 {
     const struct attnd_batch_view *batch = &op->admitted->u.batch;
     if (check_leases(op))
         return ATTND_STEP_MORE;
+    if (op->fault.code != 0)
+        return ATTND_STEP_DONE;
+    if (await_pages(op) > 0)
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan,
+                        ATTND_PLAN_AWAITS_MAX);
     if (op->fault.code != 0)
         return ATTND_STEP_DONE;
     attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
@@ -214,7 +240,12 @@ static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
 
     (void)attnd_sched_now(op->lane->session->scheduler);
     op->generation = generation;
-    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0) {
+    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0 &&
+        attnd_arrival_collect(op->plan->attachment, &op->plan->awaits, view->page_indices,
+                              view->pages) > 0)
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan,
+                        ATTND_PLAN_AWAITS_MAX);
+    if (op->fault.code == 0 && check_launched(op) == 0) {
         if (is_long(op) && lend(op))
             return ATTND_STEP_PLANNING;
         if (op->fault.code == 0)

@@ -28,6 +28,9 @@ struct attnd_attachment *attnd_claim_check(const struct attnd_client *client,
     else if (sqe->u.claim.pages_max > ATTND_TICKET_PAGES_MAX)
         attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_COUNT, 0, sqe->u.claim.pages_max,
                         ATTND_TICKET_PAGES_MAX);
+    else if (sqe->u.claim.flags & ~ATTND_PAGES_EARLY)
+        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->u.claim.flags,
+                        ATTND_PAGES_EARLY);
     else if (sqe->flags & ATTND_OP_SKIP_SUCCESS) /* pages would be leased in silence */
         attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->flags, 0);
     return fault->code ? NULL : attachment;
@@ -42,7 +45,7 @@ static enum attnd_step claim_own(struct attnd_sched_op *op)
 
     if (!ticket)
         attnd_fault_set(&op->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
-    else if (ticket->lent)
+    else if (ticket->lent || !attnd_ticket_whole(ticket))
         attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_TICKET, 0, 0, 0);
     else if (ticket->pool != op->into->pool)
         attnd_fault_set(&op->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
@@ -98,8 +101,9 @@ enum attnd_step attnd_claim_step(struct attnd_sched_op *op)
         attnd_fault_set(&op->fault, -ATTND_E_FULL, ATTND_F_COUNT, 0, session->claims_count, 0);
         return ATTND_STEP_DONE;
     }
-    if (attnd_transfer_begin(session->client, claim->ticket, op->into, claim->pages_max, op,
-                             &op->transfer, &op->fault) < 0)
+    if (attnd_transfer_begin(session->client, claim->ticket, op->into, claim->pages_max,
+                             (claim->flags & ATTND_PAGES_EARLY) != 0, op, &op->transfer,
+                             &op->fault) < 0)
         return ATTND_STEP_DONE;
     op->begin_ns = attnd_sched_now(session->scheduler);
     attnd_results_unreserve(op);
@@ -188,4 +192,42 @@ int attnd_claim_close(struct attnd_client_lanes *session)
     op->transfer = NULL;
     attnd_op_free(op);
     return 1;
+}
+
+/* ---- layers ---- */
+
+void attnd_sched_arrived(struct attnd_scheduler *scheduler)
+{
+    attnd_lane_retry(scheduler);
+}
+
+struct attnd_attachment *attnd_ready_check(const struct attnd_client *client,
+                                           const struct attnd_sqe *sqe, struct attnd_fault *fault)
+{
+    struct attnd_attachment *attachment = attnd_client_attachment(client, sqe->plan);
+
+    if (!attachment)
+        attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, sqe->plan, 0);
+    else if (sqe->u.ready.layers > attachment->pool->shape.layers)
+        attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYERS, 0, sqe->u.ready.layers,
+                        attachment->pool->shape.layers);
+    return fault->code ? NULL : attachment;
+}
+
+enum attnd_step attnd_ready_step(struct attnd_sched_op *op)
+{
+    const struct attnd_client *client = op->lane->session->client;
+    struct attnd_ticket *ticket = attnd_ticket_find(client->service, op->sqe.u.ready.ticket);
+    const int code = op->fault.code ? 0 : attnd_lane_failed_append(op);
+
+    if (code < 0)
+        attnd_fault_set(&op->fault, code, ATTND_F_LAYERS, 0, op->sqe.u.ready.layers, 0);
+    else if (!op->fault.code && !ticket)
+        attnd_fault_set(&op->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
+    else if (!op->fault.code &&
+             (ticket->pool != op->into->pool || ticket->payer.session != client->id))
+        attnd_fault_set(&op->fault, -ATTND_E_PERMISSION, ATTND_F_TICKET, 0, 0, 0);
+    if (op->fault.code == 0)
+        attnd_ticket_grow(ticket, op->sqe.u.ready.layers);
+    return ATTND_STEP_DONE;
 }

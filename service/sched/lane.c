@@ -169,7 +169,7 @@ static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
     if (op->prefix)
         return attnd_prefix_step(op);
     if (op->into)
-        return attnd_claim_step(op);
+        return op->sqe.opcode == ATTND_OP_PAGES_READY ? attnd_ready_step(op) : attnd_claim_step(op);
     if (!op->plan)
         return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {

@@ -10,7 +10,7 @@
  *   change.c        the step of a set or an advance of a plan
  *   prefix_step.c   the step of an operation on the prefix tree
  *   parked.c        matches that wait, in no lane
- *   claim.c         claims of tickets, of this service and of others
+ *   claim.c         claims of tickets, of this service and of others; layers that are whole
  *   dispatch.c      a run's step: places checked, run slot and scratch taken, command pushed
  *   retire.c        the worker is done (or gone): slot and scratch back, the lane goes on
  *   complete.c      completion slots, notifications, operations back to their session
@@ -24,6 +24,7 @@
 #define ATTND_SERVICE_SCHED_LANES_H
 
 #include "service/admission/admit.h"
+#include "service/objects/arrival.h"
 #include "service/objects/places.h"
 #include "service/objects/quota.h"
 #include "service/peers/peers.h"
@@ -61,12 +62,12 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan;     /* it or the other; both NULL: refused on the way in */
     struct attnd_prefix_handle *prefix; /* the namespace of a prefix operation */
     struct attnd_prefix_parked *parked; /* a match that waits, in no lane; else NULL */
-    struct attnd_attachment *into;      /* of a claim: where its pages go */
-    struct attnd_transfer *transfer;    /* of a claim that waits, in no lane; else NULL */
-    uint32_t result_words;              /* reserved for its completion */
-    uint32_t answer_words;              /* put there */
-    struct attnd_plan_change change;    /* of a set or an advance: what was sent */
-    struct attnd_lengths lengths;       /* of an append, a run or a merge */
+    struct attnd_attachment *into;   /* of a claim: where its pages go; of a ready: of its ticket */
+    struct attnd_transfer *transfer; /* of a claim that waits, in no lane; else NULL */
+    uint32_t result_words;           /* reserved for its completion */
+    uint32_t answer_words;           /* put there */
+    struct attnd_plan_change change; /* of a set or an advance: what was sent */
+    struct attnd_lengths lengths;    /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
     int admits;                   /* that is under way */
@@ -333,6 +334,16 @@ struct attnd_attachment *attnd_claim_check(const struct attnd_client *client,
                                            const struct attnd_sqe *sqe, struct attnd_fault *fault);
 /** attnd_claim_step() - of a claim of pages. DONE or PARKED. */
 enum attnd_step attnd_claim_step(struct attnd_sched_op *op);
+/** attnd_ready_check() - the attachment of the pool that a ready names. Return: NULL with *@fault.
+ */
+struct attnd_attachment *attnd_ready_check(const struct attnd_client *client,
+                                           const struct attnd_sqe *sqe, struct attnd_fault *fault);
+/** attnd_ready_step() - layers of a ticket are whole, since what is in front of it in its lane is
+ * over. DONE. */
+enum attnd_step attnd_ready_step(struct attnd_sched_op *op);
+/** attnd_lane_failed_append() - of an append of @op's lane that failed, and whose completion the
+ * client has not read yet. Return: its code; 0: there is none. */
+int attnd_lane_failed_append(const struct attnd_sched_op *op);
 /** attnd_claim_listed() - a parked operation has left its lane; one that is no claim stays as it
  * is.
  */

@@ -33,6 +33,9 @@ int attnd_sched_resume(struct attnd_scheduler *scheduler, uint64_t scratch_bytes
 void attnd_sched_pause(struct attnd_scheduler *scheduler);
 /** attnd_sched_retry() - what waits for memory may go on: lanes take steps again, and flush. */
 void attnd_sched_retry(struct attnd_scheduler *scheduler);
+/** attnd_sched_arrived() - the same of layers that have arrived, from within anything: the sweep
+ * flushes. */
+void attnd_sched_arrived(struct attnd_scheduler *scheduler);
 /** attnd_retire_lost() - the worker is gone for good: what it had is answered
  * -ATTND_E_WORKER_RESTARTED, and so is what is queued behind. Pauses the scheduler. */
 void attnd_retire_lost(struct attnd_scheduler *scheduler);

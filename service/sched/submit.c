@@ -51,7 +51,11 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
     case ATTND_OP_PAGES_CLAIM:
-        return ZERO_WORDS(sqe->u.claim.zero, fault);
+        word = sqe->u.claim.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.claim.zero, fault);
+    case ATTND_OP_PAGES_READY:
+        word = sqe->u.ready.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.ready.zero, fault);
     default:
         if (is_prefix(sqe->opcode))
             return ZERO_WORDS(sqe->u.prefix.zero, fault);
@@ -176,6 +180,13 @@ static void begin_claim(struct attnd_client_lanes *session, struct attnd_sched_o
     set_deadline(session->scheduler, op);
 }
 
+static void begin_ready(struct attnd_client_lanes *session, struct attnd_sched_op *op)
+{
+    op->into = attnd_ready_check(session->client, &op->sqe, &op->fault);
+    if (op->into)
+        op->into->claims++;
+}
+
 /* Into its lane, when all that it carries is here. Return: 1; 0 there is more of that. */
 static int enter(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
@@ -203,6 +214,8 @@ static int accept_op(struct attnd_client_lanes *session, const struct attnd_sqe 
         begin_prefix(session, op);
     else if (!malformed && sqe->opcode == ATTND_OP_PAGES_CLAIM)
         begin_claim(session, op);
+    else if (!malformed && sqe->opcode == ATTND_OP_PAGES_READY)
+        begin_ready(session, op);
     else if (!malformed)
         begin_plan(session, op);
     if ((op->plan || op->prefix) && carries_data(sqe))
