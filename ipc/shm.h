@@ -55,8 +55,8 @@ int attnd_shm_seal(int fd, enum attnd_shm_seal seal);
  */
 int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *fault);
 
-/** attnd_shm_same_file() - 1: both descriptors are of one memfd. Of other files, memory of a GPU for
- * instance, that is not told: 0. */
+/** attnd_shm_same_file() - 1: both descriptors are of one memfd. Of other files, memory of a GPU
+ * for instance, that is not told: 0. */
 int attnd_shm_same_file(int a, int b);
 
 /** attnd_shm_reopen() - another descriptor of a memfd, for reading only. Return: it; < 0: errno. */

@@ -139,8 +139,10 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
         open_device(service);
     if (rc == 0) {
         rc = attnd_peers_start(service, &peer_events);
-        if (rc < 0)
+        if (rc < 0) {
             attnd_fault_set(fault, rc, ATTND_F_PEER, 0, 0, 0);
+            attnd_supervisor_stop(service->supervisor, 0);
+        }
     }
     if (rc < 0) {
         if (service->supervisor)

@@ -213,3 +213,13 @@ int attnd_arrival_gate(const struct attnd_attachment *attachment, struct attnd_p
     }
     return passes;
 }
+
+int attnd_arrival_whole(const struct attnd_attachment *attachment, struct attnd_plan_awaits *awaits,
+                        struct attnd_fault *fault)
+{
+    const int rc = attnd_arrival_gate(attachment, awaits, UINT32_MAX, fault);
+
+    if (rc < 0 || rc == 1)
+        return rc < 0 ? rc : 0;
+    return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, awaits->count, 0);
+}

@@ -68,4 +68,10 @@ int attnd_arrival_collect(const struct attnd_attachment *attachment,
 int attnd_arrival_gate(const struct attnd_attachment *attachment, struct attnd_plan_awaits *awaits,
                        uint32_t layer, struct attnd_fault *fault);
 
+/** attnd_arrival_whole() - has everything arrived that a plan waits for? A launched run asks
+ * nobody. Return: 0; -ATTND_E_BUSY (field kv_indices) not yet; the fault of an arrival that failed.
+ */
+int attnd_arrival_whole(const struct attnd_attachment *attachment, struct attnd_plan_awaits *awaits,
+                        struct attnd_fault *fault);
+
 #endif

@@ -23,6 +23,7 @@
 
 #define DELAY_NS_MIN UINT64_C(100000000)
 #define DELAY_NS_MAX UINT64_C(2000000000)
+#define LIVED_NS UINT64_C(2000000000) /* a link that ends before is as good as one that failed */
 #define ANSWER_NS UINT64_C(3000000000)
 #define REPLY_BYTES 4096u
 
@@ -44,6 +45,15 @@ static void end_visit(struct attnd_peer *peer)
     peer->visit = -1;
 }
 
+/* Less and less often. */
+static void try_later(struct attnd_peer *peer)
+{
+    peer->delay_ns = peer->delay_ns ? peer->delay_ns * 2 : DELAY_NS_MIN;
+    if (peer->delay_ns > DELAY_NS_MAX)
+        peer->delay_ns = DELAY_NS_MAX;
+    attnd_loop_timer_set(peer->service->loop, peer->timer, attnd_clock_ns() + peer->delay_ns);
+}
+
 /* Said once, and not with each try that ends in the same way. */
 static void fail(struct attnd_peer *peer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -61,10 +71,7 @@ static void fail(struct attnd_peer *peer, const char *format, ...)
     memcpy(peer->trouble, text, sizeof(text));
     end_visit(peer);
     peer->state = ATTND_PEER_DOWN;
-    peer->delay_ns = peer->delay_ns ? peer->delay_ns * 2 : DELAY_NS_MIN;
-    if (peer->delay_ns > DELAY_NS_MAX)
-        peer->delay_ns = DELAY_NS_MAX;
-    attnd_loop_timer_set(peer->service->loop, peer->timer, attnd_clock_ns() + peer->delay_ns);
+    try_later(peer);
 }
 
 /* ---- the answer ---- */
@@ -107,7 +114,6 @@ static void take_link(struct attnd_peer *peer, const Attnd__PeerWelcome *welcome
     memcpy(peer->identity, welcome->service.data, ATTND_IDENTITY_BYTES);
     peer->known = 1;
     peer->state = ATTND_PEER_UP;
-    peer->delay_ns = 0;
     peer->trouble[0] = 0;
     attnd_log(ATTND_LOG_INFO, "peer %s: linked to %s, attnd %s", peer->option->name,
               peer->option->address, welcome->daemon_version);
@@ -242,7 +248,9 @@ void attnd_dial_down(struct attnd_peer *peer)
         return;
     attnd_log(ATTND_LOG_WARNING, "peer %s: the link to %s has ended: %s", peer->option->name,
               peer->option->address, peer->link.last_end);
-    attnd_loop_timer_set(peer->service->loop, peer->timer, attnd_clock_ns() + DELAY_NS_MIN);
+    if (attnd_clock_ns() - peer->link.up_ns >= LIVED_NS)
+        peer->delay_ns = 0;
+    try_later(peer);
 }
 
 void attnd_dial_stop(struct attnd_peer *peer)

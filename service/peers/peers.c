@@ -69,10 +69,10 @@ int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_eve
     peers->events = events;
     peers->buffers = attnd_link_buffers_new();
     peers->timer = attnd_loop_timer_new(service->loop, on_timer, peers);
-    if (!peers->buffers || !peers->timer)
-        return -ATTND_E_NO_MEMORY;
     for (uint32_t i = 0; i < ATTND_PEERS_MAX; i++)
         guest_init(peers, &peers->guests[i]);
+    if (!peers->buffers || !peers->timer)
+        return -ATTND_E_NO_MEMORY;
     for (uint32_t i = 0; i < service->options.peers_count && rc == 0; i++) {
         peer_init(peers, i);
         peers->peers_count++;

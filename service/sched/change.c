@@ -124,9 +124,9 @@ static int check_leases(struct attnd_sched_op *op)
 /* A launched run asks nobody whether its pages are here. */
 static int check_launched(struct attnd_sched_op *op)
 {
-    if (op->plan->awaits.count == 0 || (!op->plan->prepared && !op->plan->image.address))
+    if (!op->plan->prepared && !op->plan->image.address)
         return 0;
-    return attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan, 0);
+    return attnd_arrival_whole(op->plan->attachment, &op->plan->awaits, &op->fault);
 }
 
 /* What of the batch's pages is on its way. Return: 0; 1 it is too much, and is tried again; < 0. */

@@ -2,8 +2,8 @@
  * copies.h - pages that the worker copies between pools and host memory, and from pools of other
  * services, as the daemon sees it.
  *
- * A few at a time in each way (enum attnd_copy_way): enough that the link has the next one when one ends, and that
- * a copy which somebody waits for does not stand behind many.
+ * A few at a time in each way (enum attnd_copy_way): enough that the link has the next one when one
+ * ends, and that a copy which somebody waits for does not stand behind many.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_COPIES_H
 #define ATTND_SERVICE_SUPERVISE_COPIES_H

@@ -1,6 +1,6 @@
 /*
- * copies.h - the worker's answers to COPY: pages between pools and host memory, and from pools of other
- * services, beside the runs.
+ * copies.h - the worker's answers to COPY: pages between pools and host memory, and from pools of
+ * other services, beside the runs.
  */
 #ifndef ATTND_SERVICE_WORKER_COPIES_H
 #define ATTND_SERVICE_WORKER_COPIES_H

@@ -6,6 +6,7 @@
  * are; a pool begins with zeros, so a run that went too early is off. Numbers are small integers,
  * which fp16 has exactly.
  */
+#include "client/attnd_launch.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/hand_over.h"
 #include "tests/support/oracle/bits16.h"
@@ -233,7 +234,7 @@ static void pages_on_their_way_are_passed_on_to_nobody(void **state)
     struct engine_of from, to;
     struct attnd_token ticket, second;
     struct attnd_fault fault;
-    uint32_t pool;
+    uint32_t pool, prepared;
     int32_t pages[PAGES];
     (void)state;
 
@@ -242,6 +243,14 @@ static void pages_on_their_way_are_passed_on_to_nobody(void **state)
                 ATTND_E_BUSY);
     attnd_last_fault(&fault);
     CHECK_EQUAL(fault.field, ATTND_F_PAGES);
+    /* A launched run would not ask. */
+    CHECK_ERROR(
+        attnd_prepare(to.side.session, to.plan,
+                      &ATTND_ARGS(prepare_args, .q = {to.memory, 0}, .o = {to.memory, ROW_BYTES}),
+                      &prepared),
+        ATTND_E_BUSY);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_KV_INDICES);
     CHECK_ERROR(attnd_pages_claim(from.side.session, &ticket, &pool, pages, PAGES),
                 ATTND_E_BUSY); /* it is lent */
     CHECK_OK(attnd_pages_offer_layers(from.side.session, from.side.pool, PAGES, from.pages, 60000,
