@@ -14,7 +14,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     attnd-replay)
         echo "--attnd= --batch= --cache= --chunk= --compare= --dtype= --engines= --head-dim=" \
             "--heads= --json= --layers= --limit= --max-context= --mode= --page-size= --pool-mib=" \
-            "--prefill-engines= --route= --samples= --seed= --skip-bad --socket= --spawn" \
+            "--prefill-engines= --route= --samples= --seed= --services= --skip-bad --socket= --spawn" \
             "--time-scale= --trace= --version $help"
         ;;
     attnd-variant) echo "--help --list --modules= --version" ;;

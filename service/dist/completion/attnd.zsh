@@ -74,6 +74,7 @@ _attnd_replay() {
         '--route=[which engine gets a request]:route:(prefix turns)' \
         '--samples=[rows of every step that are checked]:number' \
         '--seed=[of all that is drawn]:number' \
+        '--services=[one, or two of which one brings pages from the other]:number:(1 2)' \
         '--skip-bad[leave out lines that cannot be read]' \
         '--spawn[start a private attnd]' \
         "--time-scale=[stretch the trace's time]:factor" \
