@@ -92,11 +92,10 @@ struct attnd_claim_args {
  * A ticket is of the service in which it was offered. If that is another one (`attnd --peer`), this
  * operation leases pages of args->pool, which has to have the same shape, brings the bytes, and
  * completes. Until then the other service keeps its pages; then it gives them back. The operation
- * leaves its lane while it waits: what is submitted behind it goes on. If it fails, is cancelled,
- * or
- * @op's timeout_us passes, no page is leased here, and the ticket is as it was: it may be claimed
- * again. If the other service dies between the last byte and its answer, the claim fails, and the
- * ticket is gone.
+ * leaves its lane while it waits: what is submitted behind it goes on. Where it fails or is
+ * cancelled, or @op's timeout_us passes, no page is leased here, and the ticket is as it was: it
+ * may be claimed again. If the other service dies between the last byte and its answer, the claim
+ * fails, and the ticket is gone.
  *
  * With ATTND_CLAIM_EARLY it completes as soon as the pages are leased, and their bytes arrive layer
  * by layer: a run or an append of layer L whose plan names such pages waits for layer L of them,
@@ -109,8 +108,8 @@ struct attnd_claim_args {
  * more than pages_max; field pages: the pool has too few free ones); -ATTND_E_BUSY somebody else is
  * bringing the pages; -ATTND_E_INVALID (field pool) the other pool has another shape; -ATTND_E_FULL
  * (field count) half of the ring waits already; -ATTND_E_PROTOCOL (field peer) the other service is
- * wrong about its pages; -ATTND_E_PEER_LOST the other service is gone, or
- * silent. Return: as attnd_plan_set().
+ * wrong about its pages; -ATTND_E_PEER_LOST the other service is gone, silent, or not linked yet.
+ * Return: as attnd_plan_set().
  */
 int attnd_pages_claim_async(struct attnd_session *session, const struct attnd_claim_args *args,
                             const struct attnd_op *op);

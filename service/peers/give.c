@@ -113,10 +113,11 @@ static int fill_memories(const struct attnd_pool *pool, struct answer *answer,
     return 0;
 }
 
-static void answer_free(const struct attnd_pool *pool, struct answer *answer)
+/* The pool may be gone: with the link, and the last who had it. */
+static void answer_free(struct answer *answer)
 {
     for (int i = 0; i < answer->fds_count; i++)
-        if (pool->memories[i]->kind == ATTND_KIND_HOST)
+        if (answer->memory[i].memory_kind == ATTND_KIND_HOST)
             close(answer->fds[i]);
     free(answer);
 }
@@ -144,7 +145,7 @@ static int send_grant(struct attnd_guest *guest, uint64_t number, struct attnd_t
         message.grant = &answer->grant;
         (void)attnd_link_send(&guest->link, &message, answer->fds, answer->fds_count);
     }
-    answer_free(pool, answer);
+    answer_free(answer);
     return rc;
 }
 
@@ -174,8 +175,6 @@ static struct attnd_ticket *take_out(struct attnd_guest *guest, struct attnd_gra
 static int check_take(struct attnd_guest *guest, const Attnd__PeerTake *take,
                       const struct attnd_ticket *ticket, struct attnd_fault *fault)
 {
-    if (!ticket)
-        return attnd_fault_set(fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
     if (ticket->lent)
         return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_TICKET, 0, 0, 0);
     if (ticket->count > take->pages_max)
@@ -215,18 +214,18 @@ static int lend(struct attnd_guest *guest, uint64_t number, struct attnd_ticket 
 
 static int on_take(struct attnd_guest *guest, const Attnd__PeerTake *take)
 {
-    struct attnd_fault fault = {0};
+    struct attnd_fault fault = {.code = -ATTND_E_EXPIRED, .field = ATTND_F_TICKET};
     struct attnd_ticket *ticket = take->ticket.len == ATTND_SECRET_BYTES
                                       ? attnd_ticket_find(guest->service, take->ticket.data)
                                       : NULL;
 
     if (*find(guest, take->transfer))
         return -ATTND_E_PROTOCOL;
-    if (check_take(guest, take, ticket, &fault) < 0 ||
-        lend(guest, take->transfer, ticket, &fault) < 0) {
-        guest->failed++;
-        refuse(guest, take->transfer, &fault);
-    }
+    if (ticket && check_take(guest, take, ticket, &fault) == 0 &&
+        lend(guest, take->transfer, ticket, &fault) == 0)
+        return 0;
+    guest->failed++;
+    refuse(guest, take->transfer, &fault);
     return 0;
 }
 

@@ -434,21 +434,21 @@ const struct attnd_link_events attnd_peer_link_events = {
 
 /* ---- its beginning ---- */
 
+/* A peer without a link may be whose ticket it is, whatever its service was called before. */
 static struct attnd_peer *find_peer(const struct attnd_service *service, const uint8_t *ticket,
                                     struct attnd_fault *fault)
 {
     struct attnd_peers *peers = service->peers;
-    struct attnd_peer *gone = NULL;
+    int lost = 0;
 
     for (uint32_t i = 0; peers && i < peers->peers_count; i++) {
         struct attnd_peer *peer = &peers->peers[i];
-        if (!peer->known || memcmp(peer->identity, ticket, ATTND_IDENTITY_BYTES) != 0)
-            continue;
-        if (attnd_link_is_up(&peer->link))
+        if (!attnd_link_is_up(&peer->link))
+            lost = 1;
+        else if (peer->known && memcmp(peer->identity, ticket, ATTND_IDENTITY_BYTES) == 0)
             return peer;
-        gone = peer;
     }
-    if (gone)
+    if (lost)
         attnd_fault_set(fault, -ATTND_E_PEER_LOST, ATTND_F_PEER, 0, 0, 0);
     else
         attnd_fault_set(fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);

@@ -39,9 +39,10 @@ int attnd_call_peer_hello(struct attnd_call *call)
     Attnd__PeerWelcome welcome = ATTND__PEER_WELCOME__INIT;
     int fd, rc = check(call);
 
-    if (rc == 0)
-        rc = attnd_peers_welcome(service, call->client->pid,
-                                 call->request->peer_hello->service.data, &fd, call->fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_peers_welcome(service, call->client->pid, call->request->peer_hello->service.data,
+                             &fd, call->fault);
     if (rc < 0)
         return rc;
     welcome.version = ATTND_PEER_VERSION;

@@ -43,9 +43,11 @@ static enum attnd_step claim_own(struct attnd_sched_op *op)
     struct attnd_ticket *ticket = attnd_ticket_find(service, op->sqe.u.claim.ticket);
     const uint32_t pages_max = op->sqe.u.claim.pages_max;
 
-    if (!ticket)
+    if (!ticket) {
         attnd_fault_set(&op->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
-    else if (ticket->lent || !attnd_ticket_whole(ticket))
+        return ATTND_STEP_DONE;
+    }
+    if (ticket->lent || !attnd_ticket_whole(ticket))
         attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_TICKET, 0, 0, 0);
     else if (ticket->pool != op->into->pool)
         attnd_fault_set(&op->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);

@@ -68,14 +68,40 @@ struct trial_of {
     struct side giver, claimer;
     struct attnd_token ticket;
     uint64_t seed;
+    int early; /* layers are offered one after the other, and the claim does not wait for them */
 };
 
 static void begin(struct trial_of *trial, uint64_t seed)
 {
-    trial->seed = seed;
+    *trial = (struct trial_of){.seed = seed};
     side_open(&trial->giver, &giver, &shape, SIDE_OF_SERVICE);
     side_open(&trial->claimer, &claimer, &shape, SIDE_BY_HEAD);
     side_offer(&trial->giver, PAGES, seed, 600000, &trial->ticket);
+}
+
+/* The pages are the claimer's already: until all of them are here, or it is told that they will not
+ * be. */
+static enum outcome arrive(const struct trial_of *trial, const int32_t *pages, uint32_t limit_ms)
+{
+    const uint64_t end_ns = harness_now_ns() + limit_ms * UINT64_C(1000000);
+    const struct side *side = &trial->claimer;
+    struct attnd_token token;
+    int32_t same[PAGES];
+    uint32_t pool;
+    int rc;
+
+    do {
+        rc = attnd_pages_offer(side->session, side->pool, PAGES, pages, 60000, &token);
+        CHECK(rc != -ATTND_E_BUSY || harness_now_ns() < end_ns);
+        harness_sleep_ms(1);
+    } while (rc == -ATTND_E_BUSY);
+    if (rc == -ATTND_E_DISCONNECTED)
+        return DISCONNECTED;
+    if (rc == -ATTND_E_PEER_LOST)
+        return FAILED;
+    CHECK_OK(rc);
+    CHECK_EQUAL(attnd_pages_claim(side->session, &token, &pool, same, PAGES), PAGES);
+    return SUCCEEDED;
 }
 
 /* The answer of the claim, at most @limit_ms after now. Pages of one that succeeded are right. */
@@ -94,19 +120,28 @@ static enum outcome answer(const struct trial_of *trial, uint32_t limit_ms)
         return FAILED;
     }
     side_take(&trial->claimer, &completion, PAGES, pages);
-    CHECK_EQUAL(side_wrong(&trial->claimer, pages, PAGES, trial->seed), 0);
+    const enum outcome outcome = trial->early ? arrive(trial, pages, limit_ms) : SUCCEEDED;
+    if (outcome == DISCONNECTED)
+        return DISCONNECTED;
+    if (outcome == SUCCEEDED)
+        CHECK_EQUAL(side_wrong(&trial->claimer, pages, PAGES, trial->seed), 0);
     CHECK_OK(attnd_pages_free(trial->claimer.session, trial->claimer.pool, PAGES, pages));
-    return SUCCEEDED;
+    return outcome;
 }
 
-/* The ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that it is lent no more. */
+/* The ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that it is lent no more, and
+ * that its layers are whole. */
 static int claim_there(const struct trial_of *trial, uint32_t limit_ms)
 {
+    const uint64_t end_ns = harness_now_ns() + LONG_MS * UINT64_C(1000000);
     int32_t pages[PAGES];
     uint32_t pool;
+    int rc;
 
     harness_eventually(is_lent_no_more, NULL, limit_ms, "the ticket is lent no more");
-    const int rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
+    do
+        rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
+    while (rc == -ATTND_E_BUSY && trial->early && harness_now_ns() < end_ns);
     if (rc == -ATTND_E_EXPIRED) {
         harness_eventually(nothing_is_leased, &giver, LONG_MS, "the giver has its pages back");
         return 0;
@@ -386,18 +421,58 @@ static void after_claimer(const struct trial_of *trial, int signal)
     harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
 }
 
-static void run_row(const struct row *row, int signal)
+/* Bytes that are there before their layers are said to be whole; the ticket alone has the pages. */
+static void begin_early(struct trial_of *trial, uint64_t seed)
 {
+    int32_t pages[PAGES];
+
+    *trial = (struct trial_of){.seed = seed, .early = 1};
+    side_open(&trial->giver, &giver, &shape, SIDE_OF_SERVICE);
+    side_open(&trial->claimer, &claimer, &shape, SIDE_BY_HEAD);
+    CHECK_OK(attnd_pages_alloc(trial->giver.session, trial->giver.pool, PAGES, pages));
+    side_fill(&trial->giver, pages, PAGES, seed);
+    CHECK_OK(attnd_pages_offer_layers(trial->giver.session, trial->giver.pool, PAGES, pages, 600000,
+                                      &trial->ticket));
+    CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
+}
+
+static void claim_early(const struct trial_of *trial)
+{
+    const struct attnd_claim_args args = {.size = sizeof(args),
+                                          .pool = trial->claimer.pool,
+                                          .pages_max = PAGES,
+                                          .flags = ATTND_CLAIM_EARLY,
+                                          .ticket = &trial->ticket};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
+
+    CHECK_OK(attnd_pages_claim_async(trial->claimer.session, &args, NULL));
+    for (uint32_t layers = 1; layers <= shape.layers; layers++) {
+        const int rc = attnd_pages_ready(trial->giver.session, trial->giver.pool, &trial->ticket,
+                                         layers, &quiet);
+        CHECK(rc == 0 || rc == -ATTND_E_DISCONNECTED); /* it may be dead already */
+    }
+}
+
+static void run_row(const struct row *row, int signal, int early)
+{
+    const uint64_t seed = (uint64_t)row->point * 64 + (uint64_t)signal;
     struct trial_of trial;
 
-    fprintf(stderr, "%s, signal %d, of the %s\n", attnd_crash_name(row->point), signal,
+    fprintf(stderr, "%s, signal %d, of the %s%s\n", attnd_crash_name(row->point), signal,
             row->victim == OF_GIVER     ? "giver"
             : row->victim == OF_CLAIMER ? "claimer"
-                                        : "claimer's worker");
+                                        : "claimer's worker",
+            early ? ", layer by layer" : "");
     start_armed(row, signal);
-    begin(&trial, (uint64_t)row->point * 64 + (uint64_t)signal);
+    if (early)
+        begin_early(&trial, seed);
+    else
+        begin(&trial, seed);
     arm();
-    side_claim(&trial.claimer, &trial.ticket, PAGES, NULL);
+    if (early)
+        claim_early(&trial);
+    else
+        side_claim(&trial.claimer, &trial.ticket, PAGES, NULL);
     harness_eventually(has_fired, NULL, LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
@@ -415,8 +490,17 @@ static void nothing_is_lost_at_any_step(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        run_row(&rows[i], SIGKILL);
-        run_row(&rows[i], SIGSTOP);
+        run_row(&rows[i], SIGKILL, 0);
+        run_row(&rows[i], SIGSTOP, 0);
+    }
+}
+
+static void nothing_is_lost_at_any_step_between_layers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        run_row(&rows[i], SIGKILL, 1);
+        run_row(&rows[i], SIGSTOP, 1);
     }
 }
 
@@ -456,6 +540,7 @@ int main(void)
 #ifdef ATTND_CRASH_POINTS
         E2E_OWN_TEST(pages_that_may_still_be_written_are_not_free),
         E2E_OWN_TEST(nothing_is_lost_at_any_step),
+        E2E_OWN_TEST(nothing_is_lost_at_any_step_between_layers),
 #endif
     };
 
