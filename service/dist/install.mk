@@ -83,6 +83,8 @@ install: all install-man
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
+	$(call unit,attnd@.service)
+	$(call unit,attnd@.socket)
 	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
 	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
 	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
@@ -97,7 +99,7 @@ uninstall:
 	rm -f $(addprefix $(DEST)/bin/,$(notdir $(INSTALLED_PROGRAMS)))
 	rm -f $(DESTLIB)/libattnd.* $(DESTLIB)/libattnd-cuda.*
 	rm -f $(DESTLIB)/pkgconfig/attnd.pc $(DESTLIB)/pkgconfig/attnd-cuda.pc
-	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
+	rm -f $(addprefix $(DEST)/lib/systemd/system/attnd,.service .socket @.service @.socket)
 	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))

@@ -34,18 +34,20 @@ void attnd_peers_pump(struct attnd_service *service)
 
 /* ---- start and end ---- */
 
-static void peer_init(struct attnd_peers *peers, uint32_t i)
+static struct attnd_peer *peer_init(struct attnd_peers *peers,
+                                    const struct attnd_peer_option *option)
 {
-    struct attnd_peer *peer = &peers->peers[i];
+    struct attnd_peer *peer = &peers->peers[peers->peers_count++];
 
     peer->service = peers->service;
-    peer->option = &peers->service->options.peers[i];
+    peer->option = option;
     peer->visit = -1;
     peer->transfers_end = &peer->transfers;
     peer->link = (struct attnd_peer_link){.service = peers->service,
                                           .buffers = peers->buffers,
                                           .events = &attnd_peer_link_events,
                                           .fd = -1};
+    return peer;
 }
 
 static void guest_init(struct attnd_peers *peers, struct attnd_guest *guest)
@@ -73,11 +75,10 @@ int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_eve
         guest_init(peers, &peers->guests[i]);
     if (!peers->buffers || !peers->timer)
         return -ATTND_E_NO_MEMORY;
-    for (uint32_t i = 0; i < service->options.peers_count && rc == 0; i++) {
-        peer_init(peers, i);
-        peers->peers_count++;
-        rc = attnd_dial_start(&peers->peers[i]);
-    }
+    /* Several services may have one file, which names all of them. */
+    for (uint32_t i = 0; i < service->options.peers_count && rc == 0; i++)
+        if (strcmp(service->options.peers[i].address, service->options.socket_path) != 0)
+            rc = attnd_dial_start(peer_init(peers, &service->options.peers[i]));
     return rc;
 }
 

@@ -36,7 +36,8 @@ struct attnd_peer_events {
     void (*arrived)(struct attnd_service *service);
 };
 
-/** attnd_peers_start() - links to all of options.peers are made, and kept; guests are welcome.
+/** attnd_peers_start() - links to all of options.peers but itself are made, and kept; guests are
+ * welcome.
  * Return: 0; -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM. */
 int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_events *events);
 /** attnd_peers_end() - links end, transfers fail, tickets that are lent return. No worker is there

@@ -206,6 +206,32 @@ static void two_services_claim_from_each_other(void **state)
 
 /* ---- what is refused ---- */
 
+/* Services of several GPUs may read one file. */
+static void a_file_of_all_services_is_good_for_each(void **state)
+{
+    char own[160], other[160];
+    const char *const arguments[] = {"--peer", own, "--peer", other, NULL};
+    struct both both;
+    struct attnd_token ticket;
+    (void)state;
+
+    harness_start(&giver, NULL);
+    harness_start(&claimer, NULL);
+    harness_kill_daemon(&claimer);
+    snprintf(own, sizeof(own), "claimer=%s", claimer.socket);
+    snprintf(other, sizeof(other), "giver=%s", giver.socket);
+    harness_restart(&claimer, arguments);
+    harness_eventually(is_linked, &claimer, LONG_MS, "there is a link");
+    Attnd__Status *status = harness_status(&claimer);
+    CHECK_EQUAL(status->n_peers, 1);
+    CHECK(strcmp(status->peers[0]->name, "giver") == 0);
+    attnd__status__free_unpacked(status, NULL);
+    open_both(&both, SIDE_OF_SERVICE, SIDE_OF_SERVICE);
+    side_offer(&both.giver, PAGES, 8, 60000, &ticket);
+    claim_well(&both, &ticket, 8);
+    close_both(&both);
+}
+
 static void a_refused_claim_leaves_the_ticket_as_it_was(void **state)
 {
     struct both both;
@@ -348,6 +374,7 @@ int main(void)
         E2E_OWN_TEST(many_tickets_come_at_once_and_each_whole),
         E2E_OWN_TEST(a_ticket_of_no_page_is_claimed),
         E2E_OWN_TEST(two_services_claim_from_each_other),
+        E2E_OWN_TEST(a_file_of_all_services_is_good_for_each),
         E2E_OWN_TEST(a_refused_claim_leaves_the_ticket_as_it_was),
         E2E_OWN_TEST(a_claim_that_is_cancelled_or_too_late_leaves_the_ticket),
         E2E_OWN_TEST(a_lent_ticket_is_claimed_by_nobody_else),
