@@ -24,6 +24,11 @@
 const char *bench_private_start(const char *attnd_path, const char *const *arguments, char *why,
                                 size_t why_bytes);
 
+/** bench_private_peer() - one more, linked to @giver, a socket of a private service: its engines
+ * can claim tickets of that one. Return: as bench_private_start(). */
+const char *bench_private_peer(const char *attnd_path, const char *giver, char *why,
+                               size_t why_bytes);
+
 /** bench_private_stop() - end children and daemons, wait for them, remove the directory. Harmless
  * without a daemon. */
 void bench_private_stop(void);
