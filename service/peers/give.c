@@ -366,6 +366,8 @@ static void on_beat(struct attnd_peer_link *link)
     while (*at) {
         if (now_ns - (*at)->granted_ns < GRANT_NS) {
             tell_layers(*at);
+            if (!attnd_link_is_up(link))
+                return; /* and so have the grants ended */
             at = &(*at)->next;
             continue;
         }

@@ -413,20 +413,27 @@ static void on_beat(struct attnd_peer_link *link)
         attnd_transfer_fail(orphan, &cancelled);
 }
 
-/* Nothing that was to come over it will. */
+static struct attnd_transfer *find_live(const struct attnd_peer *peer)
+{
+    struct attnd_transfer *at = peer->transfers;
+
+    while (at && at->state == ATTND_TRANSFER_OVER)
+        at = at->next;
+    return at;
+}
+
+/* Nothing that was to come over it will. Each end may be that of others. */
 static void on_down(struct attnd_peer_link *link, const char *why)
 {
     static const struct attnd_fault lost = {.code = -ATTND_E_PEER_LOST, .field = ATTND_F_PEER};
     struct attnd_peer *peer = peer_of(link);
-    struct attnd_transfer *next;
+    struct attnd_transfer *live;
     (void)why;
 
     peer->asked = 0;
     attnd_dial_down(peer);
-    for (struct attnd_transfer *at = peer->transfers; at; at = next) {
-        next = at->next;
-        attnd_transfer_fail(at, &lost);
-    }
+    while ((live = find_live(peer)))
+        attnd_transfer_fail(live, &lost);
 }
 
 const struct attnd_link_events attnd_peer_link_events = {
