@@ -43,7 +43,7 @@ say = $(if $(PROGRESS),@echo '+ $(1)')
 # ---- what is built ----
 
 VERSION_H := $(BUILD)/gen/schemas/version.h
-PROTOS := attnd status
+PROTOS := attnd peer status
 GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)

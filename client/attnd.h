@@ -532,7 +532,9 @@ enum attnd_operation {
     ATTND_ABANDON = 9,
     ATTND_PIN = 10,
     ATTND_UNPIN = 11,
-    ATTND_MERGE = 12 /* attnd_merge.h */
+    ATTND_MERGE = 12,       /* attnd_merge.h */
+    ATTND_PAGES_CLAIM = 13, /* attnd_pages.h */
+    ATTND_PAGES_READY = 14
 };
 
 struct attnd_completion {

@@ -95,6 +95,33 @@ struct attnd_sqe_prefix {
 ATTND_ASSERT_SIZE(attnd_sqe_prefix, 48);
 ATTND_ASSERT_AT(attnd_sqe_prefix, flags, 16);
 
+#define ATTND_TICKET_BYTES 16u
+#define ATTND_TICKET_PAGES_MAX 16384u /* as of every call */
+
+/* Names a pool where others name a plan. */
+struct attnd_sqe_claim {
+    uint8_t ticket[ATTND_TICKET_BYTES];
+    uint32_t pages_max;
+    uint32_t timeout_us; /* from submission; 0: none */
+    uint32_t flags;      /* ATTND_PAGES_EARLY */
+    uint32_t zero0;
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_claim, 48);
+ATTND_ASSERT_AT(attnd_sqe_claim, zero, 32);
+
+#define ATTND_PAGES_EARLY 0x1u /* completes when the pages are leased; their bytes arrive later */
+
+/* Of a ticket of this session's that was offered by layer. */
+struct attnd_sqe_ready {
+    uint8_t ticket[ATTND_TICKET_BYTES];
+    uint32_t layers; /* that are whole, from the first on */
+    uint32_t zero0;
+    uint64_t zero[3];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_ready, 48);
+ATTND_ASSERT_AT(attnd_sqe_ready, zero, 24);
+
 /* In the arena, 8-byte aligned: struct attnd_merge_place[ATTND_MERGE_PLACES]. */
 struct attnd_sqe_merge {
     uint64_t places_offset_bytes;

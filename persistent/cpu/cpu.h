@@ -311,6 +311,8 @@ void attnd_cpu_merge_state(const struct attnd_cpu_worker *worker, const struct a
 
 /** attnd_cpu_copy() - as copy() of struct attnd_backend_ops. */
 int attnd_cpu_copy(struct attnd_backend *backend, uint64_t offset_bytes);
+/** attnd_cpu_bring() - as bring() of struct attnd_backend_ops. */
+int attnd_cpu_bring(struct attnd_backend *backend, uint64_t offset_bytes);
 
 /* ---- variant.c ---- */
 

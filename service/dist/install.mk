@@ -66,7 +66,6 @@ bracket := (
 CALL_PAGES := $(notdir $(patsubst %.scd,%,$(wildcard client/*.3.scd)))
 calls_of = $(filter-out $(basename $(1)),$(sort \
   $(shell sed -nE 's/^[a-z]+ .*(attnd_[a-z_]+)\$(bracket).*/\1/p' client/$(1).scd)))
-CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 
 # ---- everything ----
 
@@ -93,6 +92,8 @@ install: all install-man
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
+	$(call unit,attnd@.service)
+	$(call unit,attnd@.socket)
 	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
 	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
 	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
@@ -107,7 +108,7 @@ uninstall:
 	rm -f $(addprefix $(DEST)/bin/,$(notdir $(INSTALLED_PROGRAMS)))
 	rm -f $(DESTLIB)/libattnd.* $(DESTLIB)/libattnd-cuda.*
 	rm -f $(DESTLIB)/pkgconfig/attnd.pc $(DESTLIB)/pkgconfig/attnd-cuda.pc
-	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
+	rm -f $(addprefix $(DEST)/lib/systemd/system/attnd,.service .socket @.service @.socket)
 	rm -f $(DEST)/share/man/man3/attnd_*.3
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))

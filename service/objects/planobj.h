@@ -6,6 +6,7 @@
 
 #include "ipc/shm.h"
 #include "persistent/plan/plan.h"
+#include "service/objects/arrival.h"
 #include "service/objects/pool.h"
 
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
@@ -57,6 +58,8 @@ struct attnd_plan_object {
     struct attnd_append_entry *append;         /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;     /* the last level's */
     const int32_t *kv_pages, *kv_len;          /* in the heap */
+    struct attnd_plan_awaits awaits;           /* its pages that are on their way */
+    struct attnd_plan_awaits awaits_before;    /* while that may still be refused */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities, which count against

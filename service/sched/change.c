@@ -157,6 +157,43 @@ static int check_leases(struct attnd_sched_op *op)
     return 0;
 }
 
+/* A launched run asks nobody whether its pages are here. */
+static int check_launched(struct attnd_sched_op *op)
+{
+    if (!op->plan->prepared && !op->plan->image.address)
+        return 0;
+    return attnd_arrival_whole(op->plan->attachment, &op->plan->awaits, &op->fault);
+}
+
+/* What of its pages is on its way: of a set, beside nothing; of an advance, beside what the plan
+ * waits for already. What that was is kept until nothing can be refused any more. */
+static void await_pages(struct attnd_sched_op *op)
+{
+    const struct attnd_attachment *attachment = op->plan->attachment;
+    struct attnd_plan_awaits *awaits = &op->plan->awaits;
+    int more = 0;
+
+    if (op->awaits)
+        return;
+    op->plan->awaits_before = *awaits;
+    op->awaits = 1;
+    if (op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+        const struct attnd_advance_view *view = &op->admitted->u.advance;
+        more = attnd_arrival_collect(attachment, awaits, view->page_indices, view->pages);
+    } else {
+        const struct attnd_batch_view *batch = &op->admitted->u.batch;
+        awaits->count = 0;
+        for (uint32_t i = 0; i < batch->levels && !more; i++)
+            more = attnd_arrival_collect(attachment, awaits, batch->level[i].kv_indices,
+                                         batch->level[i].pages);
+    }
+    if (more > 0)
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan,
+                        ATTND_PLAN_AWAITS_MAX);
+    else
+        (void)check_launched(op);
+}
+
 /* What is next of it, by the thread if it is long. Return: 1 the thread has it. */
 static int go_on(struct attnd_sched_op *op, int is_long)
 {
@@ -220,6 +257,8 @@ static enum attnd_step end(struct attnd_sched_op *op)
 {
     const int tiles = makes_tiles(op);
 
+    if (op->fault.code != 0 && op->awaits)
+        op->plan->awaits = op->plan->awaits_before;
     if (op->fault.code == 0 && tiles)
         attnd_planobj_fill(op->plan);
     else if (op->fault.code == 0)
@@ -244,6 +283,8 @@ enum attnd_step attnd_change_set(struct attnd_sched_op *op)
             return step;
         if (check_leases(op))
             return ATTND_STEP_MORE;
+        if (op->fault.code == 0)
+            await_pages(op);
     }
     if (make(op, op->admitted && work_of(&op->admitted->u.batch) > INLINE_WORK))
         return ATTND_STEP_PLANNING;
@@ -271,7 +312,9 @@ static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
 
     (void)attnd_sched_now(op->lane->session->scheduler);
     op->generation = generation;
-    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0 && make(op, is_long(op)))
+    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0)
+        await_pages(op);
+    if (op->fault.code == 0 && make(op, is_long(op)))
         return ATTND_STEP_PLANNING;
     return end(op);
 }

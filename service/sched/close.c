@@ -2,8 +2,9 @@
  * close.c - the end of a session's lanes.
  *
  * At once nothing of it is taken in or given a turn any more, and what the worker has is asked to
- * stop. What is queued, matches that wait and claims are given up in pieces, because there may be
- * many. When that is done, and the worker and the planner have nothing of it, it is drained.
+ * stop. What is queued, matches and claims that wait, and what is claimed of prefixes is given up
+ * in pieces, because there may be many. When that is done, and the worker and the planner have
+ * nothing of it, it is drained.
  */
 #include "service/sched/lanes.h"
 
@@ -36,7 +37,7 @@ static int close_some(struct attnd_client_lanes *session)
         session->close_lane += !drop_one(&session->lane[session->close_lane]);
         return 1;
     }
-    return attnd_prefix_close(session);
+    return attnd_claim_close(session) || attnd_prefix_close(session);
 }
 
 int attnd_session_close_go(struct attnd_work *work)

@@ -165,6 +165,8 @@ void attnd_op_free(struct attnd_sched_op *op)
     attnd_results_unreserve(op);
     if (op->prefix)
         op->prefix->in_flight--;
+    if (op->into)
+        op->into->claims--;
     attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan) {
         attnd_planobj_unpin(op->plan, &op->lengths);

@@ -168,6 +168,8 @@ static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
 {
     if (op->prefix)
         return attnd_prefix_step(op);
+    if (op->into)
+        return op->sqe.opcode == ATTND_OP_PAGES_READY ? attnd_ready_step(op) : attnd_claim_step(op);
     if (!op->plan)
         return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
@@ -222,7 +224,7 @@ static void end_step(struct attnd_lane *lane, enum attnd_step step)
         lane->session->planning++;
         break;
     case ATTND_STEP_PARKED:
-        attnd_lane_pop(lane);
+        attnd_claim_listed(attnd_lane_pop(lane));
         break;
     }
 }

@@ -15,7 +15,8 @@ FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pth
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_LIB := $(SCHEMAS) ipc/admit_alloc.c ipc/closer.c \
             $(wildcard service/admission/*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
-            service/rpc/control_decode.c tests/support/random/case_bytes.c \
+            service/rpc/control_decode.c service/peers/message.c \
+            tests/fuzz/made_message.c tests/support/random/case_bytes.c \
             tests/support/oracle/batch_check.c
 # fuzz_client makes calls of libattnd to a service of its own.
 FUZZ_LIB := $(sort $(FUZZ_LIB) $(CLIENT) $(IPC_CLIENT))
