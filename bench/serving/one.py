@@ -15,8 +15,8 @@ import sys
 import time
 import traceback
 
-import engines
-import model
+import starts
+import llama
 
 FORCED = 600, 1200, 2400, 3512  # tokens of prompts whose log-probabilities are compared
 TAILS = 5, 17, 64, 256, 777, 1500, 2900  # behind a prefix of 512
@@ -86,16 +86,16 @@ PARTS = {"forced": forced, "answers": answers, "speed": speed, "profile": profil
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    ap.add_argument("--engine", choices=engines.ENGINES, required=True)
+    ap.add_argument("--engine", choices=starts.ENGINES, required=True)
     ap.add_argument("--attention", required=True)
     ap.add_argument("--graphs", choices=("full", "pieces", "off"), default="full")
     ap.add_argument("--model", required=True, help="folder; made if it is not there")
-    ap.add_argument("--shape", choices=model.SHAPES, default="small")
+    ap.add_argument("--shape", choices=llama.SHAPES, default="small")
     ap.add_argument("--out", required=True)
     ap.add_argument("--parts", default="forced,answers,speed", help=f"of {', '.join(PARTS)}")
     ap.add_argument("--page-size", type=int)
     ap.add_argument("--kv-dtype", default="auto")
-    ap.add_argument("--requests", type=int, default=engines.REQUESTS)
+    ap.add_argument("--requests", type=int, default=starts.REQUESTS)
     ap.add_argument("--tokens", type=int, default=1024)
     ap.add_argument("--answered", type=int, default=128)
     ap.add_argument("--repeat", type=int, default=3)
@@ -120,8 +120,8 @@ def main():
 
     def begin():
         nonlocal engine
-        folder = model.make(given.model, given.shape)
-        engine = engines.start(given.engine, folder, given.attention, given)
+        folder = llama.make(given.model, given.shape)
+        engine = starts.start(given.engine, folder, given.attention, given)
         return engine.facts
 
     part("facts", begin)

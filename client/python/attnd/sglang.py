@@ -133,8 +133,10 @@ class AttndAttnBackend(AttentionBackend):
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         if not by_engine(self._service()):
             raise NotImplementedError("attnd needs --disable-cuda-graph: the service executes")
-        device = self.req_to_token_pool.req_to_token.device
-        self._static = Arrays(max_bs, self._pages_most(), device)
+        table = self.req_to_token_pool.req_to_token
+        requests = max(max_bs, len(table))  # graphs of prompts, too: places stay where they are
+        if self._static is None or requests > len(self._static.lengths):
+            self._static = Arrays(requests, self._pages_most(), table.device)
 
     def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
         static = self._static

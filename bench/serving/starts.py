@@ -27,8 +27,10 @@ class Vllm:
         os.environ["VLLM_PLUGINS"] = "attnd" if attention == "attnd" else "none"
         import vllm
 
-        if attention in ("attnd", "reference"):
-            self._register(attention)
+        if attention == "reference":
+            from judge import register
+
+            register()
         mode = {
             "full": {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": SIZES},
             "pieces": {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": SIZES},
@@ -47,14 +49,6 @@ class Vllm:
             "graphs": str(config.compilation_config.cudagraph_mode),
             "async_scheduling": config.scheduler_config.async_scheduling,
         }
-
-    def _register(self, attention):
-        """A wheel's entry point does that for attnd; a folder in $PYTHONPATH has none."""
-        if attention == "attnd":
-            from attnd.vllm import register
-        else:
-            from reference import register
-        register()
 
     def _ask(self, prompts, **sampling):
         params = self._vllm.SamplingParams(
@@ -84,7 +78,7 @@ class Sglang:
     environment = {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "SGLANG_USE_SGL_FA3_KERNEL": "true"}
 
     def __init__(self, model, attention, given):
-        os.environ["SGLANG_PLUGINS"] = "attnd"
+        os.environ["SGLANG_PLUGINS"] = "attnd" if attention == "attnd" else "none"
         import sglang
 
         self.llm = sglang.Engine(
@@ -94,7 +88,7 @@ class Sglang:
             max_prefill_tokens=BATCHED, max_running_requests=REQUESTS, context_length=LENGTH,
             max_total_tokens=LENGTH * 32, mem_fraction_static=0.5, random_seed=0,
             kv_cache_dtype=given.kv_dtype, disable_cuda_graph=given.graphs == "off",
-            cuda_graph_max_bs=REQUESTS, disable_hybrid_swa_memory=True, skip_server_warmup=True,
+            cuda_graph_max_bs_decode=REQUESTS, disable_hybrid_swa_memory=True, skip_server_warmup=True,
         )  # fmt: skip
         self.facts = {"graphs": given.graphs}
 

@@ -9,7 +9,7 @@ from vllm.v1.attention.backend import AttentionMetadataBuilder
 def register():
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    register_backend(AttentionBackendEnum.CUSTOM, "reference.Reference")
+    register_backend(AttentionBackendEnum.CUSTOM, "judge.Reference")
 
 
 class Reference(AttndBackend):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""model.py FOLDER [--shape NAME] [--seed N]: a Llama of random weights, as engines load one.
+"""llama.py FOLDER [--shape NAME] [--seed N]: a Llama of random weights, as engines load one.
 
 Weights are drawn so that scores spread by about 2 and every layer adds its share: with those that
 engines draw themselves (`dummy`), attention would not matter. The same seed gives the same bytes on
