@@ -551,12 +551,25 @@ class BatchAttention:
 
     def prepare(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         """What the first run() of these tensors on a GPU does before it launches, and what blocks:
-        do it for each layer before a graph is captured. Nothing runs."""
+        do it for each layer before a graph is captured. Nothing runs. Return: what launch()
+        takes."""
         native = self._native("prepare")
         checked(cuda().attnd_cuda_stream_open(native))
-        self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
+        tensors = [q, out] if lse is None else [q, out, lse]
+        return self._prepare(self.pool.layer_of(kv_cache), tensors)
+
+    def launch(self, number: int, stream: int | None = None) -> None:
+        """On a GPU: the run that prepare() gave the number of, in @stream (the current one). It is
+        run() for tensors that stay where they are, whose places are not looked at again: the
+        caller keeps them, and plan() must not need a larger plan meanwhile."""
+        import torch
+
+        handle = _stream(torch, stream).cuda_stream
+        checked(
+            cuda().attnd_cuda_run_on_stream(self._native("launch"), self.lane, number, handle)
+        )
 
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
