@@ -141,18 +141,21 @@ def take_requests(options, parser):
     options.workload = f"{options.trace.name}, {prompts:.0f}/{outputs:.0f} tokens"
 
 
-def points(budget):
-    """Shapes of steps, (chunk rows, their keys, decodes, their keys): a whole grid."""
+def points(budget, mixed=True):
+    """Shapes of steps, (chunk rows, their keys, decodes, their keys): a whole grid, or without those
+    of both kinds."""
     counts = [n for n in TABLE_DECODES if n <= budget // 2] or [1]
     most = budget - counts[-1]
     chunks = [(0, 0)]
     for rows in sorted({max(2, most // 8), max(2, most // 2), most}):
         chunks += [(rows, keys) for keys in (budget, budget + 2048)]
     decodes = [(0, 0), *((n, keys) for n in counts for keys in TABLE_KEYS)]
-    return [(*chunk, *decode) for chunk in chunks for decode in decodes][1:]
+    grid = [(*chunk, *decode) for chunk in chunks for decode in decodes][1:]
+    return [p for p in grid if mixed or not p[0] or not p[2]]
 
 
 def pairs(budget):
     """Shapes of steps beside each other, of one that prefills and one that decodes."""
-    chunks, decodes = [p for p in points(budget) if not p[2]], [p for p in points(budget) if not p[0]]
-    return [(chunk, decode) for chunk in (chunks[0], chunks[-2]) for decode in (decodes[0], decodes[-1])]
+    alone = points(budget, mixed=False)
+    chunks, decodes = [p for p in alone if p[0]], [p for p in alone if p[2]]
+    return [(c, d) for c in (chunks[0], chunks[-2]) for d in (decodes[0], decodes[-1])]

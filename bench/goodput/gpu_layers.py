@@ -17,8 +17,6 @@ from batch import StepBatch  # noqa: E402
 from leases import LeasedPages  # noqa: E402
 from scheduler import FreePages  # noqa: E402
 
-REQUESTS_MAX = 512
-
 
 class Layers:
     """execute() of one engine. @cache: planes, pages, plan(batch, room), attend(layer)."""
@@ -166,21 +164,21 @@ class ServiceCache:
         self.pages, self.limits = LeasedPages(attnd, self.pool), limits
         self.attention, self.room = attnd.BatchAttention(self.pool), None
 
-    def prepare(self, room, pages_max):
+    def prepare(self, room):
         """A plan as large as they come, and the runs of all layers: what blocks, in front of all
-        steps. @pages_max: of all requests of a step together."""
-        requests = min(self.limits.running, REQUESTS_MAX, self.limits.budget)
-        rows = numpy.full(requests, self.limits.budget // requests, numpy.int64)
-        rows[0] += self.limits.budget - rows.sum()
-        size = self.limits.page_size
-        counts = numpy.maximum(-(-rows // size), min(pages_max, self.pool.pages) // requests)
-        indices = numpy.resize(numpy.arange(self.pool.pages, dtype=numpy.int32), counts.sum())
-        heads = room.buffers.q[0].shape[1]
-        starts = [numpy.concatenate(([0], numpy.cumsum(x))).astype(numpy.int32) for x in (rows, counts)]
-        last = numpy.full(requests, size, numpy.int32)
-        self.attention.plan(*starts, indices, last, heads, **self.options(room))
+        steps. It names pages that are leased, and computes nothing."""
+        budget, size = self.limits.budget, self.limits.page_size
+        requests = min(self.limits.running, budget)
+        rows = [budget // requests + (i < budget % requests) for i in range(requests)]
+        each = max(-(-rows[0] // size), self.pool.pages // 2 // requests)
+        pages = self.pages.alloc(each * requests)
+        if pages is None:
+            raise RuntimeError(f"the pool has {self.pool.pages} pages: too few for {requests} requests")
+        held = [pages[each * i : each * (i + 1)] for i in range(requests)]
+        self.plan(StepBatch([(p, n, each * size) for p, n in zip(held, rows)], size), room)
         for layer, (q, o) in enumerate(zip(room.buffers.q, room.buffers.o)):
             self.attention.prepare(q, layer, o)
+        self.pages.free(pages)
 
     def options(self, room):
         q, o = room.buffers.q[0], room.buffers.o[0]

@@ -123,7 +123,7 @@ def figures(results, slo, workload):
     chunked = best(results, "flashinfer")
     for name, setup in ("fused_over_flashinfer", "fused"), ("two_engines_over_chunked", "two"):
         ours = best(results, setup)
-        if chunked and ours and chunked.goodput.rate:
+        if chunked and ours and not chunked.goodput.bound and not ours.goodput.bound:
             words = f"{ours.setup.word} over {chunked.setup.word}; {slo}"
             ratio = ours.goodput.rate / chunked.goodput.rate
             found.append((f"goodput.{name}", ratio, "ratio", "higher", words))

@@ -115,12 +115,14 @@ class Scheduler:
     def _admit(self, parts, budget):
         while self.waiting and budget and len(self.running) < self.limits.running:
             sequence = self.waiting[0]
-            if not sequence.computed and self.matched:
+            computed = sequence.computed
+            if not computed and self.matched:
                 # At least one row: a token has to come from it.
                 found = self.matched(sequence.request)
                 sequence.computed = min(found, sequence.known - 1)
             rows = min(sequence.left, budget)
             if not self._has_room(sequence, rows):
+                sequence.computed = computed
                 break
             self.running.append(self.waiting.popleft())
             parts.append((sequence, rows))

@@ -29,7 +29,7 @@ from scheduler import Limits, Scheduler, Sequence  # noqa: E402
 from serving import Link, Serving  # noqa: E402
 
 LINK_S = 10
-STEPS_OF_POINT = 3
+STEPS_OF_POINT = 2
 
 
 class Server:
@@ -127,7 +127,7 @@ class Server:
             self.torch, self.weights, self.cache, self.limits, command["priority"]
         )
         if command["way"] != "flashinfer":
-            self.cache.prepare(layers.whole, command["pages"])
+            self.cache.prepare(layers.whole)
         return layers
 
     def verify(self, seed):
