@@ -19,7 +19,8 @@ class LeasedPages:
         if count > len(self.left) and not self._lease(count - len(self.left)):
             return None
         cut = len(self.left) - count
-        found, self.left = self.left[cut:], self.left[:cut]
+        found = self.left[cut:]
+        del self.left[cut:]
         return found
 
     def _lease(self, wanted):

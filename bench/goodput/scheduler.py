@@ -31,7 +31,8 @@ class FreePages:
         if count > len(self.left):
             return None
         cut = len(self.left) - count
-        found, self.left = self.left[cut:], self.left[:cut]
+        found = self.left[cut:]
+        del self.left[cut:]
         return found
 
     def free(self, pages):
@@ -94,6 +95,16 @@ class Scheduler:
 
     def schedule(self):
         """The next Step, or None if there is nothing that can be computed."""
+        while True:
+            preempted = self.preemptions
+            parts = self._pick()
+            if parts:
+                parts.sort(key=lambda part: part[1] == 1)  # stable
+                return Step(parts, sum(rows for _, rows in parts))
+            if preempted == self.preemptions:
+                return None
+
+    def _pick(self):
         parts, budget = [], self.limits.budget
         preempted = self.preemptions
         at = 0
@@ -107,10 +118,9 @@ class Scheduler:
             at += 1
         if preempted == self.preemptions:
             self._admit(parts, budget)
-        if not parts:
-            return None
-        parts.sort(key=lambda part: part[1] == 1)  # stable
-        return Step(parts, sum(rows for _, rows in parts))
+        if not parts and self.waiting:
+            self._take_from_waiting()
+        return parts
 
     def _admit(self, parts, budget):
         while self.waiting and budget and len(self.running) < self.limits.running:
@@ -137,15 +147,26 @@ class Scheduler:
             sequence.pages += found
         return True
 
+    def _take_from_waiting(self):
+        """Nothing runs, and the first one finds no pages: others that wait behind it may have some,
+        from the engine that prefilled them. The last of these loses its own."""
+        for sequence in reversed(list(self.waiting)[1:]):
+            if sequence.pages:
+                self._preempt(sequence)
+                return
+
+    def _preempt(self, sequence):
+        self._release(sequence)
+        sequence.computed = 0
+        sequence.preempted += 1
+        self.preemptions += 1
+
     def _make_room(self, sequence, rows):
         """Pages for a sequence that runs, if need be those of the ones behind it. Return: False if
         its own had to go."""
         while not self._has_room(sequence, rows):
             victim = self.running.pop()
-            self._release(victim)
-            victim.computed = 0
-            victim.preempted += 1
-            self.preemptions += 1
+            self._preempt(victim)
             self.waiting.appendleft(victim)
             if victim is sequence:
                 return False

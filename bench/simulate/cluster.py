@@ -48,9 +48,9 @@ class Gpu:
     def busy(self):
         return [engine for engine in self.engines if engine.step]
 
-    def start(self, engine, seconds):
+    def start(self, engine, step, seconds):
         self.advance()
-        engine.work_left, engine.since = seconds, self.clock.now
+        engine.step, engine.work_left, engine.since = step, seconds, self.clock.now
         self.plan_ends()
 
     def advance(self):
@@ -88,7 +88,7 @@ class Engine:
         self.step, self.turn, self.work_left, self.since = None, 0, 0.0, 0.0
         self.cluster = self.cache = None
         self.known, self.load = {}, 0  # tokens of prompts that wait here, and what decodes
-        self.busy_s = 0.0
+        self.busy_s, self.given = 0.0, 0
         gpu.engines.append(self)
 
     def matched(self, request):
@@ -109,21 +109,28 @@ class Engine:
     def go(self):
         if self.step:
             return
+        preempted = self.scheduler.preemptions
         step = self.scheduler.schedule()
-        if step is None:
-            return
-        self.step = step
-        self.began = self.gpu.clock.now
-        seconds = self.costs.step(*shape_of(step.parts)) + self.overhead_s
-        self.gpu.start(self, seconds)
+        if step:
+            self.began = self.gpu.clock.now
+            seconds = self.costs.step(*shape_of(step.parts)) + self.overhead_s
+            self.gpu.start(self, step, seconds)
+        if self.scheduler.preemptions > preempted:
+            self.wake_others()
+
+    def wake_others(self):
+        """Pages came back, for which another engine of the GPU may have waited."""
+        for engine in self.gpu.engines:
+            if engine is not self:
+                engine.go()
 
     def finish(self, step):
         now = self.gpu.clock.now
         self.busy_s += now - self.began
         for sequence in self.scheduler.finish(step):
             self.cluster.token(self, sequence, now)
-        for engine in self.gpu.engines:  # one that has no step may have waited for pages
-            engine.go()
+        self.go()
+        self.wake_others()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +207,8 @@ class Cluster:
         return self.tokens
 
     def arrive(self, request):
-        engine = min(self.entry, key=lambda e: (self.cost_of(e, request), e.number))
+        engine = min(self.entry, key=lambda e: (self.cost_of(e, request), e.given, e.number))
+        engine.given += 1
         blocks = engine.cache.matched(request.blocks) if engine.cache else 0
         ready = self.clock.now
         if self.tree:
