@@ -52,8 +52,8 @@ def rates(word):
 def add_what(add):
     add("setups", nargs="*", metavar="SETUP", type=wrapped(parse_setup), help=f"default: {SETUPS}")
     add("--backend", choices=("cuda", "cpu"), default="cuda",
-        help="cpu: a small model of numpy and the CPU worker, to try the bench; flashinfer is numpy "
-        "then (default: cuda)")  # fmt: skip
+        help="cpu: a small model of numpy and the CPU worker, to try the bench; flashinfer is "
+        "numpy then (default: cuda)")  # fmt: skip
     add("--model", choices=list(MODELS), default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
     add("--layers", type=count, metavar="N", help="default: 32")
     add("--slo", type=wrapped(parse_slo), default=parse_slo("ttft=1,tpot=0.025"), metavar="LIST",
@@ -81,7 +81,8 @@ def add_load(add):
 
 def add_how(add):
     add("--rates", type=pair, metavar="LOW:HIGH",
-        help="requests/s to look between; moved where both are on one side (default: 4:24)")  # fmt: skip
+        help="requests/s to look between; moved where both are on one side "
+        "(default: 4:24)")  # fmt: skip
     add("--probes", type=count, default=5, metavar="N", help="rates that are tried (default: 5)")
     add("--fixed", type=rates, metavar="LIST", help="these rates instead")
     add("--seconds", type=positive, metavar="S", help="of a probe (default: 12)")
@@ -142,8 +143,8 @@ def take_requests(options, parser):
 
 
 def points(budget, mixed=True):
-    """Shapes of steps, (chunk rows, their keys, decodes, their keys): a whole grid, or without those
-    of both kinds."""
+    """Shapes of steps, (chunk rows, their keys, decodes, their keys): a whole grid, or without
+    those of both kinds."""
     counts = [n for n in TABLE_DECODES if n <= budget // 2] or [1]
     most = budget - counts[-1]
     chunks = [(0, 0)]

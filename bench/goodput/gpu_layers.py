@@ -173,7 +173,9 @@ class ServiceCache:
         each = max(-(-rows[0] // size), self.pool.pages // 2 // requests)
         pages = self.pages.alloc(each * requests)
         if pages is None:
-            raise RuntimeError(f"the pool has {self.pool.pages} pages: too few for {requests} requests")
+            raise RuntimeError(
+                f"the pool has {self.pool.pages} pages: too few for {requests} requests"
+            )
         held = [pages[each * i : each * (i + 1)] for i in range(requests)]
         self.plan(StepBatch([(p, n, each * size) for p, n in zip(held, rows)], size), room)
         for layer, (q, o) in enumerate(zip(room.buffers.q, room.buffers.o)):

@@ -72,8 +72,9 @@ class Step:
 
 
 class Scheduler:
-    """@pages: alloc() and free(). @matched(request): tokens of its prompt that are computed already,
-    and nothing else of them to do. @first_token_only: an engine that prefills for another."""
+    """@pages: alloc() and free(). @matched(request): tokens of its prompt that are computed
+    already, and nothing else of them to do. @first_token_only: an engine that prefills for
+    another."""
 
     def __init__(self, limits, pages, matched=None, first_token_only=False):
         self.limits, self.pages, self.matched = limits, pages, matched

@@ -14,6 +14,7 @@ Commands (answers carry "ok", or "error" in words):
 """
 
 import contextlib
+import ctypes
 import gc
 import pathlib
 import statistics
@@ -35,7 +36,7 @@ STEPS_OF_POINT = 2
 class Server:
     def __init__(self, number):
         self.number, self.state = number, "starting"
-        self.cpu = True
+        self.cpu, self.context = True, ctypes.c_void_p()
         self.torch = self.weights = self.flashinfer = None
         self.cache = self.layers = self.limits = None
         self.links = {"out": None, "into": None}
@@ -47,7 +48,15 @@ class Server:
         return self.state
 
     def ask_lane(self):
-        return "not asked"
+        """What the lane's error word says, from the thread that answers `state`."""
+        if not hasattr(self.cache, "lane_error"):
+            return "no lane"
+        ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(self.context)
+        try:
+            self.cache.lane_error()
+        except Exception as failure:
+            return str(failure)
+        return "no error yet"
 
     # ---- commands ----
 
@@ -61,24 +70,23 @@ class Server:
 
         torch.set_grad_enabled(False)
         self.torch = torch
-        answer = {"device": torch.cuda.get_device_name(0), "flashinfer": None}
-        if command["peers"] is not None:
-            import flashinfer_way
-
-            self.enter("importing flashinfer")
-            try:
-                self.flashinfer = flashinfer_way.import_flashinfer(command["peers"])
-                answer["flashinfer"] = self.flashinfer.__version__
-            except Exception as error:  # whatever it fails with, it is not there
-                answer["why"] = f"{type(error).__name__}: {error}"
+        import flashinfer_way
         import model
         from models import MODELS
 
+        answer = {"device": torch.cuda.get_device_name(0), "flashinfer": None}
+        self.enter("importing flashinfer")
+        try:
+            self.flashinfer = flashinfer_way.import_flashinfer(command["peers"])
+            answer["flashinfer"] = self.flashinfer.__version__
+        except Exception as error:  # whatever it fails with, it is not there
+            answer["why"] = f"{type(error).__name__}: {error}"
         self.enter("making weights")
         self.weights = model.Weights(
             torch, MODELS[command["model"]], self.seed + self.number, command["layers"],
             command["tokens"] + 1,
         )  # fmt: skip
+        ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
         return answer
 
     def open(self, command):

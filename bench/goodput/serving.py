@@ -133,7 +133,9 @@ class Serving:
         deadline = time.monotonic() + seconds
         while self.into and not self.take():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the engine that prefills did not say in {seconds} s that it ended")
+                raise TimeoutError(
+                    f"the engine that prefills did not say in {seconds} s that it ended"
+                )
             self.into.wait(WAIT_S)
         self.scheduler.drop_all()
 

@@ -1,4 +1,4 @@
-"""Engines on GPUs of hosts, event by event: the scheduler of bench/goodput, and a clock that counts.
+"""Engines on GPUs of hosts, event by event: the scheduler of bench/goodput, and a counted clock.
 
 An engine takes step after step by its scheduler. A step lasts as long as the costs say; where two
 engines share a GPU, it goes on more slowly while the other one is busy. The router gives a request

@@ -1,4 +1,4 @@
-"""The ways between engines: none on one GPU, a fast one within a host, a network card for each host.
+"""The ways between engines: none on one GPU, a fast one within a host, a network card of each host.
 
 A transfer has its way for itself, and the next one waits: what goes out of a host through its card,
 and what comes in through the other one's. Within a host each GPU has a way of its own.

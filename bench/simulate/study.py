@@ -44,7 +44,8 @@ def simulate(shape, costs, slowdown, rates, load, rate):
 
 
 def goodput(shape, costs, slowdown, rates, load, between, probes):
-    """Requests/s a GPU. @between: rates a GPU to begin with. Return: (Goodput, [(Probe, Cluster)])."""
+    """Requests/s a GPU. @between: rates a GPU to begin with. Return: (Goodput, [(Probe,
+    Cluster)])."""
     found = []
 
     def probe(rate):
