@@ -266,8 +266,8 @@ IN_ORDER = $(E2E_AT_ONCE) $(UNIT) -- $(filter-out $(E2E_AT_ONCE),$(E2E))
 test: all tests
 	@BUILD=$(BUILD) tests/run -j 2 $(IN_ORDER) tests/install tests/operators tests/abi/check \
 	  tests/abi/layouts tests/variant tests/bench_trace \
-	  tests/bench_engines tests/bench_engines_run tests/bench_shapes \
-	  tests/bench_identity tests/python
+	  tests/bench_engines tests/bench_engines_run tests/bench_shapes tests/bench_goodput \
+	  tests/bench_simulate tests/bench_identity tests/python
 	@ATTND_TEST_TIMEOUT=150 BUILD=$(BUILD) tests/run tests/python-property
 test-unit: $(UNIT)
 	@tests/run -j 2 $(UNIT)

@@ -58,6 +58,10 @@ class Planner:
     def ints(self, values):
         return self.torch.tensor(values, dtype=self.torch.int32, device="cuda")
 
+    def arrays(self, first, last):
+        """The page table of the requests [first, last)."""
+        return [self.ints(values) for values in self.batch.part(first, last)]
+
     def call(self, first, last, run):
         """@run(q, cache, o) over the rows of the requests [first, last)."""
         begin, end = (sum(self.batch.rows[:at]) for at in (first, last))
@@ -69,13 +73,21 @@ class Planner:
 
         return attend
 
-    def prefill(self, backend, first, last):
-        wrapper = self.flashinfer.BatchPrefillWithPagedKVCacheWrapper(
+    def prefill_wrapper(self, backend):
+        return self.flashinfer.BatchPrefillWithPagedKVCacheWrapper(
             self.workspace(), "NHD", backend=backend
         )
+
+    def decode_wrapper(self, tensor_cores):
+        return self.flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            self.workspace(), "NHD", use_tensor_cores=tensor_cores, backend="fa2"
+        )
+
+    def prefill(self, backend, first, last):
+        wrapper = self.prefill_wrapper(backend)
         masked = {} if self.mask is None else {"packed_custom_mask": self.mask[0]}
         wrapper.plan(
-            *map(self.ints, self.batch.part(first, last)), *self.heads, self.dim,
+            *self.arrays(first, last), *self.heads, self.dim,
             self.batch.page_size, head_dim_vo=self.dim_vo, causal=self.mask is None, **masked,
             **self.options, **self.common,
         )  # fmt: skip
@@ -84,18 +96,16 @@ class Planner:
         return self.call(first, last, lambda q, cache, o: wrapper.run(q, cache, out=o))
 
     def decode(self, tensor_cores, first, last):
-        wrapper = self.flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            self.workspace(), "NHD", use_tensor_cores=tensor_cores, backend="fa2"
-        )
+        wrapper = self.decode_wrapper(tensor_cores)
         wrapper.plan(
-            *map(self.ints, self.batch.part(first, last)[1:]), *self.heads, self.dim,
+            *self.arrays(first, last)[1:], *self.heads, self.dim,
             self.batch.page_size, **self.options, **self.common,
         )  # fmt: skip
         return self.call(first, last, lambda q, cache, o: wrapper.run(q, cache, out=o))
 
     def persistent(self, first, last):
         wrapper = self.flashinfer.BatchAttention(kv_layout="NHD", device="cuda")
-        qo, kv, indices, _ = map(self.ints, self.batch.part(first, last))
+        qo, kv, indices, _ = self.arrays(first, last)
         wrapper.plan(
             qo, kv, indices, self.ints(self.batch.tokens[first:last]), *self.heads, self.dim,
             self.dim_vo, self.batch.page_size, causal=True, **self.common,

@@ -9,7 +9,7 @@ be verified.
 import dataclasses
 
 import rotate
-from cases import CACHE_TOKENS, LAYERS, ROLES, rows_of
+from cases import CACHE_TOKENS, LAYERS, ROLES
 from ways import PagedBatch
 
 EPSILON = 1e-5
@@ -25,21 +25,14 @@ class Buffers:
     v: list
 
 
-class Model:
-    """Weights, and a cache of pages; every role of this process uses the same."""
+class Weights:
+    """Of all layers; @longest: tokens that a request may have."""
 
-    def __init__(self, torch, sizes, page_size, seed):
-        self.torch, self.sizes, self.page_size = torch, sizes, page_size
+    def __init__(self, torch, sizes, seed, layers=LAYERS, longest=CACHE_TOKENS):
+        self.torch, self.sizes = torch, sizes
         torch.manual_seed(seed)
-        self.layers = [self.make_layer() for _ in range(LAYERS)]
-        pages = CACHE_TOKENS // page_size
-        self.cache = self.normal(
-            1.0, LAYERS, 2, pages, page_size, sizes.heads_kv, sizes.head_dim
-        )  # fmt: skip
-        order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed))
-        self.pages = order.tolist()
+        self.layers = [self.make_layer() for _ in range(layers)]
         self.rotate = rotate.Kernel()
-        longest = max(tokens for role in ROLES.values() for _, tokens in role)
         self.cos_sin = rotate.table(torch, longest, sizes.head_dim)
 
     def normal(self, deviation, *shape):
@@ -63,30 +56,58 @@ class Model:
         )
 
 
-class Step:
-    """The batch of one role, and the buffers of its steps."""
+class Model(Weights):
+    """Weights, and a cache of pages; every role of this process uses the same."""
 
-    def __init__(self, torch, model, role):
+    def __init__(self, torch, sizes, page_size, seed):
+        longest = max(tokens for role in ROLES.values() for _, tokens in role)
+        super().__init__(torch, sizes, seed, longest=longest)
+        self.page_size = page_size
+        pages = CACHE_TOKENS // page_size
+        self.cache = self.normal(
+            1.0, LAYERS, 2, pages, page_size, sizes.heads_kv, sizes.head_dim
+        )  # fmt: skip
+        order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed))
+        self.pages = order.tolist()
+
+
+class Room:
+    """Buffers for steps of so many rows over K and V of each layer (@planes), and the layers. What
+    a step stores lies where @positions and @slots say, int32 on the GPU."""
+
+    def __init__(self, torch, model, planes, rows, positions, slots):
         self.torch, self.model, sizes = torch, model, model.sizes
-        self.batch = PagedBatch(ROLES[role], model.pages, model.page_size)
-        rows = rows_of(role)
+        self.positions, self.slots, self.planes = positions, slots, planes
         self.x0 = model.normal(1.0, rows, sizes.hidden)
         self.x = torch.empty_like(self.x0)
-        self.qkv = [model.normal(1.0, rows, sizes.qkv) for _ in range(LAYERS)]
+        self.qkv = [model.normal(1.0, rows, sizes.qkv) for _ in planes]
         self.gate_up = model.normal(1.0, rows, 2 * sizes.ffn)
         self.activated = model.normal(1.0, rows, sizes.ffn)
+        o = [model.normal(1.0, rows, sizes.heads_q, sizes.head_dim) for _ in planes]
+        self.cut(o)
+
+    def cut(self, o):
+        """q of each layer out of its qkv, and the arguments of what stores k and v."""
+        sizes = self.model.sizes
         cut = sizes.heads_q * sizes.head_dim
         self.buffers = Buffers(
             q=[qkv[:, :cut].unflatten(1, (sizes.heads_q, sizes.head_dim)) for qkv in self.qkv],
-            o=[model.normal(1.0, rows, sizes.heads_q, sizes.head_dim) for _ in range(LAYERS)],
-            k=[layer[0] for layer in model.cache],
-            v=[layer[1] for layer in model.cache],
+            o=o,
+            k=[k for k, _ in self.planes],
+            v=[v for _, v in self.planes],
         )
-        positions, slots = self.batch.places()
-        self.positions, self.slots = (
-            torch.tensor(values, dtype=torch.int32, device="cuda") for values in (positions, slots)
-        )
-        self.appends = [self.append_of(layer) for layer in range(LAYERS)]
+        self.appends = [self.append_of(layer) for layer in range(len(self.planes))]
+
+    def narrowed(self, rows):
+        """The same buffers for a step of fewer rows: the first ones."""
+        room = object.__new__(Room)
+        room.torch, room.model, room.planes = self.torch, self.model, self.planes
+        room.positions, room.slots = self.positions, self.slots
+        for name in ("x0", "x", "gate_up", "activated"):
+            setattr(room, name, getattr(self, name)[:rows])
+        room.qkv = [qkv[:rows] for qkv in self.qkv]
+        room.cut([o[:rows] for o in self.buffers.o])
+        return room
 
     def append_of(self, layer):
         """Arguments of a layer's rotation and update of the cache."""
@@ -96,8 +117,8 @@ class Step:
             buffers.v[layer],
         )  # fmt: skip
         return rotate.Args(
-            *(tensor.data_ptr() for tensor in tensors), sum(self.batch.rows),
-            sizes.heads_q, sizes.heads_kv, sizes.head_dim,
+            *(tensor.data_ptr() for tensor in tensors), len(self.x), sizes.heads_q, sizes.heads_kv,
+            sizes.head_dim,
         )  # fmt: skip
 
     def poison(self):
@@ -109,17 +130,6 @@ class Step:
         self.model.rotate.launch(
             self.appends[layer], self.torch.cuda.current_stream().cuda_stream
         )  # fmt: skip
-
-    def verify_append(self):
-        """One append by itself, of the last layer, against its definition."""
-        torch, layer = self.torch, LAYERS - 1
-        self.qkv[layer].normal_(0, 1)
-        before = self.qkv[layer].clone()
-        self.append(layer)
-        planes = (self.buffers.k[layer], self.buffers.v[layer])
-        k, v = (plane.flatten(0, 1)[self.slots.long()] for plane in planes)
-        cos_sin = self.model.cos_sin[self.positions.long()]
-        rotate.verify(torch, before, self.qkv[layer], k, v, self.model.sizes, cos_sin)
 
     def run(self, way):
         """All layers, into the current stream."""
@@ -137,6 +147,29 @@ class Step:
             torch.mm(normed, layer["gate_up"], out=self.gate_up)
             torch.mul(torch.nn.functional.silu(gate), up, out=self.activated)
             x.addmm_(self.activated, layer["down"])
+
+
+class Step(Room):
+    """The batch of one role, and the buffers of its steps."""
+
+    def __init__(self, torch, model, role):
+        self.batch = PagedBatch(ROLES[role], model.pages, model.page_size)
+        places = (
+            torch.tensor(values, dtype=torch.int32, device="cuda") for values in self.batch.places()
+        )
+        planes = [(layer[0], layer[1]) for layer in model.cache]
+        super().__init__(torch, model, planes, sum(self.batch.rows), *places)
+
+    def verify_append(self):
+        """One append by itself, of the last layer, against its definition."""
+        torch, layer = self.torch, LAYERS - 1
+        self.qkv[layer].normal_(0, 1)
+        before = self.qkv[layer].clone()
+        self.append(layer)
+        planes = (self.buffers.k[layer], self.buffers.v[layer])
+        k, v = (plane.flatten(0, 1)[self.slots.long()] for plane in planes)
+        cos_sin = self.model.cos_sin[self.positions.long()]
+        rotate.verify(torch, before, self.qkv[layer], k, v, self.model.sizes, cos_sin)
 
     def capture(self, way):
         """A graph of run(way). What loads kernels runs once before."""

@@ -167,7 +167,7 @@ def take_cases(options, parser):
 
 def find_programs(options):
     """Sets programs, libraries, with_mps: of a bundle, or of a checkout and its build folder."""
-    root = options.bundle or HERE.parents[1]
+    root = (options.bundle or HERE.parents[1]).resolve()
     packed = (root / "with-mps").exists()
     options.programs = root if packed or options.bundle else root / "build"
     options.libraries = root / "lib" if packed else options.programs

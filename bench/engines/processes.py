@@ -231,8 +231,12 @@ class Engine:
 class Engines:
     """A set of engine processes that start at once and are told the same kind of thing at once."""
 
-    def __init__(self, count, environment, program):
-        self.all = [Engine(number, environment, program) for number in range(count)]
+    def __init__(self, count, environment, program, own=()):
+        """@own: more of the environment for the first of them, the second, and so on."""
+        own = [*own, *({} for _ in range(count - len(own)))]
+        self.all = [
+            Engine(number, {**environment, **own[number]}, program) for number in range(count)
+        ]
 
     def ask(self, commands, seconds, doing):
         """@commands: {number: command}. Return: {number: answer}. Waits at most @seconds."""

@@ -185,6 +185,7 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_C
 	@install -D -t $(GPU_BUNDLE)/bench/mixed bench/mixed/peers.py bench/mixed/chart.py
 	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py $(ROTATE)
 	@install -D -t $(GPU_BUNDLE)/bench/shapes bench/shapes/run bench/shapes/*.py
+	@install -D -t $(GPU_BUNDLE)/bench/goodput bench/goodput/run bench/goodput/*.py
 	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py
