@@ -20,8 +20,8 @@
 
 #include <math.h>
 
-/* On a GPU a loop is entered once, and its instructions are waited for: no more of them than one
- * turn. Divisions of floats need not be exact. */
+/* On a GPU a loop has few turns, so its instructions are those of one. Divisions of floats need not
+ * be exact. */
 #ifdef __CUDACC__
 #define ATTND_ROLLED _Pragma("unroll 1")
 #define ATTND_OVER(a, b) __fdividef(a, b)
