@@ -45,7 +45,7 @@ void attnd_link_end(struct attnd_peer_link *link, const char *why)
         return;
     link->fd = -1;
     (void)shutdown(fd, SHUT_RDWR); /* the other side need not wait until the loop has let go */
-    attnd_work_stop(&link->service->works, &link->work);
+    attnd_work_stop(&link->work);
     attnd_loop_unwatch(link->service->loop, link->timer, NULL, NULL);
     if (link->watch)
         attnd_loop_unwatch(link->service->loop, link->watch, close_later, (void *)(intptr_t)fd);

@@ -170,7 +170,7 @@ static void let_go(struct attnd_transfer *transfer)
 {
     const enum attnd_transfer_state was = transfer->state;
 
-    attnd_work_stop(&transfer->service->works, &transfer->work);
+    attnd_work_stop(&transfer->work);
     forget(transfer);
     transfer->state = ATTND_TRANSFER_OVER;
     transfer->peer->failed++;
