@@ -214,7 +214,6 @@ static void close_foreign_pipes(struct replay *replay, uint32_t index)
 
 static void engine_process(struct replay *replay, uint32_t index, pid_t parent)
 {
-    bench_private_leave();
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
         _exit(EXIT_FAILURE);
     close_foreign_pipes(replay, index);
@@ -229,13 +228,12 @@ static int fork_engines(struct replay *replay)
     fflush(NULL);
     replay->job.start_ns = attnd_clock_ns();
     for (uint32_t i = 0; i < replay->job.options->engines; i++) {
-        pid_t pid = fork();
+        pid_t pid = bench_private_fork();
 
         if (pid < 0)
             return fail(replay, "fork", strerror(errno));
         if (!pid)
             engine_process(replay, i, parent);
-        bench_private_child(pid);
         replay->pid[i] = pid;
     }
     close_pipes(replay);

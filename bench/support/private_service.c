@@ -109,6 +109,24 @@ void bench_private_child(pid_t pid)
         }
 }
 
+pid_t bench_private_fork(void)
+{
+    sigset_t fatal, before;
+    pid_t pid;
+
+    sigemptyset(&fatal);
+    for (size_t i = 0; i < sizeof(fatal_signals) / sizeof(fatal_signals[0]); i++)
+        sigaddset(&fatal, fatal_signals[i]);
+    sigprocmask(SIG_BLOCK, &fatal, &before);
+    pid = fork();
+    if (pid > 0)
+        bench_private_child(pid);
+    else if (!pid)
+        bench_private_leave();
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return pid;
+}
+
 void bench_private_gone(pid_t pid)
 {
     for (int i = 0; i < BENCH_PRIVATE_MAX; i++)

@@ -41,6 +41,9 @@ void bench_private_leave(void);
 /** bench_private_child() - a child to be stopped with the rest; 0 < @pid. bench_private_gone() when
  * it has been waited for. */
 void bench_private_child(pid_t pid);
+/** bench_private_fork() - fork() and bench_private_child(), or bench_private_leave() in the
+ * child, with no fatal signal between them. */
+pid_t bench_private_fork(void);
 void bench_private_gone(pid_t pid);
 
 /** bench_private_pid() - of the first daemon, 0 if there is none. */
