@@ -30,7 +30,7 @@ from scheduler import Limits, Scheduler, Sequence  # noqa: E402
 from serving import Link, Serving  # noqa: E402
 
 LINK_S = 10
-STEPS_OF_POINT = 2
+STEPS_OF_POINT = 5
 
 
 class Server:

@@ -11,6 +11,7 @@ import itertools
 import pathlib
 import sys
 
+from costs import Slowdown
 from links import LinkRates, Links
 from prefix import PrefixCache, Tree, tokens_of
 
@@ -39,32 +40,39 @@ class Clock:
 
 
 class Gpu:
-    """One or two engines. Each has work left, in seconds alone, and a factor by which it is slower
-    while the other one is busy."""
+    """One or two engines. Each has work left, in seconds alone, and is slower while the other one
+    is busy."""
 
-    def __init__(self, clock, place):
-        self.clock, self.place, self.engines = clock, place, []
+    def __init__(self, clock, place, slowdown):
+        self.clock, self.place, self.slowdown, self.engines = clock, place, slowdown, []
 
     def busy(self):
         return [engine for engine in self.engines if engine.step]
 
-    def start(self, engine, step, seconds):
+    def start(self, engine, step, shape, seconds):
         self.advance()
-        engine.step, engine.work_left, engine.since = step, seconds, self.clock.now
+        engine.step, engine.shape = step, shape
+        engine.work_left, engine.since = seconds, self.clock.now
         self.plan_ends()
 
     def advance(self):
         """What those that are busy did since somebody began or ended."""
-        busy, now = self.busy(), self.clock.now
-        for engine in busy:
-            factor = engine.slowdown if len(busy) > 1 else 1.0
+        now = self.clock.now
+        for engine, factor in self.factors():
             engine.work_left -= (now - engine.since) / factor
             engine.since = now
 
-    def plan_ends(self):
+    def factors(self):
+        """[(an engine that is busy, how many times as long its step takes)]."""
         busy = self.busy()
-        for engine in busy:
-            factor = engine.slowdown if len(busy) > 1 else 1.0
+        if len(busy) < 2:
+            return [(engine, 1.0) for engine in busy]
+        shapes = [engine.shape for engine in busy]
+        rows, decodes = (max(shape[at] for shape in shapes) for at in (0, 2))
+        return [(engine, self.slowdown.of(engine.role, rows, decodes)) for engine in busy]
+
+    def plan_ends(self):
+        for engine, factor in self.factors():
             engine.turn += 1
             end = self.clock.now + max(engine.work_left, 0.0) * factor
             self.clock.at(end, self.end, engine, engine.turn)
@@ -81,9 +89,9 @@ class Gpu:
 class Engine:
     """@role: both, prefill or decode. @pages: that of a GPU, shared by its engines."""
 
-    def __init__(self, number, role, gpu, costs, limits, pages, overhead_s=0.0, slowdown=1.0):
+    def __init__(self, number, role, gpu, costs, limits, pages, overhead_s=0.0):
         self.number, self.role, self.gpu, self.costs = number, role, gpu, costs
-        self.overhead_s, self.slowdown = overhead_s, slowdown
+        self.overhead_s, self.shape = overhead_s, (0, 0, 0, 0)
         self.scheduler = Scheduler(limits, pages, self.matched, role == "prefill")
         self.step, self.turn, self.work_left, self.since = None, 0, 0.0, 0.0
         self.cluster = self.cache = None
@@ -113,8 +121,8 @@ class Engine:
         step = self.scheduler.schedule()
         if step:
             self.began = self.gpu.clock.now
-            seconds = self.costs.step(*shape_of(step.parts)) + self.overhead_s
-            self.gpu.start(self, step, seconds)
+            shape = shape_of(step.parts)
+            self.gpu.start(self, step, shape, self.costs.step(*shape) + self.overhead_s)
         if self.scheduler.preemptions > preempted:
             self.wake_others()
 
@@ -155,7 +163,7 @@ class Shape:
 
 
 class Cluster:
-    """@costs: {role: costs}. @slowdown: {role: factor} of engines that share a GPU."""
+    """@costs: {role: costs}. @slowdown: of engines that share a GPU."""
 
     def __init__(self, shape, costs, slowdown=None, rates=None):
         if shape.kind == "apart" and not 0 < shape.prefill < shape.gpus:
@@ -171,7 +179,7 @@ class Cluster:
         self.copied_tokens = self.saved_tokens = 0
         self.tree = Tree() if shape.route == "tree" else None
         for number in range(shape.gpus):
-            self.make_gpu(number, costs, slowdown or {})
+            self.make_gpu(number, costs, slowdown or Slowdown())
         self.entry = [e for e in self.engines if e.role != "decode"]
         self.decoders = [e for e in self.engines if e.role == "decode"]
         for engine in self.entry:
@@ -179,7 +187,7 @@ class Cluster:
 
     def make_gpu(self, number, costs, slowdown):
         shape = self.shape
-        gpu = Gpu(self.clock, (number * shape.hosts // shape.gpus, number))
+        gpu = Gpu(self.clock, (number * shape.hosts // shape.gpus, number), slowdown)
         pages = FreePages(shape.pages)
         if shape.kind == "chunked":
             roles = ["both"]
@@ -191,8 +199,7 @@ class Cluster:
             budget = shape.prefill_budget if role == "prefill" else shape.budget
             limits = Limits(budget, shape.running, shape.page_size)
             engine = Engine(
-                len(self.engines), role, gpu, costs[role], limits, pages, shape.overhead_s,
-                slowdown.get(role, 1.0),
+                len(self.engines), role, gpu, costs[role], limits, pages, shape.overhead_s
             )  # fmt: skip
             engine.cluster = self
             self.engines.append(engine)
