@@ -145,6 +145,7 @@ def details(results, about):
         setups=[
             dict(
                 setup=result.setup.word, goodput=vars(result.goodput), table=result.table,
+                verified=result.verified,
                 probes=[dict(vars(p), judged=[vars(s) for s in p.judged]) for p in result.probes],
             )
             for result in results
