@@ -20,6 +20,7 @@ from scheduler import FreePages, Limits, Scheduler, Sequence  # noqa: E402
 from serving import shape_of  # noqa: E402
 
 ROUTES = ("load", "prefix", "tree")
+PLACEMENTS = ("spread", "hosts")
 DECODING_TOKENS = 64  # what a request that decodes counts for the router, in tokens of a prompt
 
 
@@ -144,13 +145,15 @@ class Engine:
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """What a cluster is made of. @kind: chunked (an engine a GPU), together (one that prefills and
-    one that decodes on each GPU), apart (GPUs that prefill, others that decode). @prefill: how many
-    GPUs prefill, of apart."""
+    one that decodes on each GPU), apart (GPUs that prefill, others that decode). Of apart
+    @prefill: how many GPUs prefill; @placement: "spread" over all hosts, where a request is decoded
+    on the host that prefilled it, or "hosts" of their own."""
 
     kind: str
     gpus: int = 1
     hosts: int = 1
     prefill: int = 0
+    placement: str = "spread"
     budget: int = 512
     prefill_budget: int = 2048
     running: int = 256
@@ -172,6 +175,10 @@ class Cluster:
             )
         if shape.route not in ROUTES:
             raise ValueError(f"route is {shape.route}; it has to be of {', '.join(ROUTES)}")
+        if shape.placement not in PLACEMENTS:
+            raise ValueError(
+                f"placement is {shape.placement}; it has to be of {', '.join(PLACEMENTS)}"
+            )
         if not 0 < shape.hosts <= shape.gpus:
             raise ValueError(f"hosts is {shape.hosts}; {shape.gpus} GPUs have 1 to as many")
         self.shape, self.clock, self.links = shape, Clock(), Links(rates or LinkRates())
@@ -194,7 +201,7 @@ class Cluster:
         elif shape.kind == "together":
             roles = ["prefill", "decode"]
         else:
-            roles = ["prefill" if number < shape.prefill else "decode"]
+            roles = ["prefill" if self.prefills(number) else "decode"]
         for role in roles:
             budget = shape.prefill_budget if role == "prefill" else shape.budget
             limits = Limits(budget, shape.running, shape.page_size)
@@ -203,6 +210,13 @@ class Cluster:
             )  # fmt: skip
             engine.cluster = self
             self.engines.append(engine)
+
+    def prefills(self, number):
+        shape = self.shape
+        if shape.placement == "hosts":
+            return number < shape.prefill
+        before, behind = (n * shape.prefill // shape.gpus for n in (number, number + 1))
+        return before < behind
 
     # ---- requests ----
 
@@ -263,7 +277,8 @@ class Cluster:
             pages, sequence.pages = sequence.pages, []
             self.deliver(here[0], sequence, pages)
             return
-        target = min(self.decoders, key=lambda e: (e.load, e.number))
+        near = [e for e in self.decoders if e.gpu.place[0] == engine.gpu.place[0]]
+        target = min(near or self.decoders, key=lambda e: (e.load, e.number))
         target.load += DECODING_TOKENS  # from now on, so that the next one goes elsewhere
         ready = self.links.send(
             self.clock.now, engine.gpu.place, target.gpu.place,
