@@ -22,6 +22,7 @@ from serving import shape_of  # noqa: E402
 ROUTES = ("load", "prefix", "tree")
 PLACEMENTS = ("spread", "hosts")
 DECODING_TOKENS = 64  # what a request that decodes counts for the router, in tokens of a prompt
+REMOTE_TOKENS = 4 * DECODING_TOKENS  # what another host counts for, when a request is handed over
 
 
 class Clock:
@@ -146,8 +147,8 @@ class Engine:
 class Shape:
     """What a cluster is made of. @kind: chunked (an engine a GPU), together (one that prefills and
     one that decodes on each GPU), apart (GPUs that prefill, others that decode). Of apart
-    @prefill: how many GPUs prefill; @placement: "spread" over all hosts, where a request is decoded
-    on the host that prefilled it, or "hosts" of their own."""
+    @prefill: how many GPUs prefill; @placement: "spread" over all hosts, where a request stays on
+    its host if that has not much more to decode than others, or "hosts" of their own."""
 
     kind: str
     gpus: int = 1
@@ -277,8 +278,11 @@ class Cluster:
             pages, sequence.pages = sequence.pages, []
             self.deliver(here[0], sequence, pages)
             return
-        near = [e for e in self.decoders if e.gpu.place[0] == engine.gpu.place[0]]
-        target = min(near or self.decoders, key=lambda e: (e.load, e.number))
+        host = engine.gpu.place[0]
+        target = min(
+            self.decoders,
+            key=lambda e: (e.load + REMOTE_TOKENS * (e.gpu.place[0] != host), e.number),
+        )
         target.load += DECODING_TOKENS  # from now on, so that the next one goes elsewhere
         ready = self.links.send(
             self.clock.now, engine.gpu.place, target.gpu.place,
