@@ -144,7 +144,8 @@ class Slowdown:
         if not known:
             return 1.0
         rows = sorted({key[0] for key in known})
-        counts = sorted({n for n in {key[1] for key in known} if all((r, n) in known for r in rows)})
+        counts = {key[1] for key in known}
+        counts = sorted(n for n in counts if all((row, n) in known for row in rows))
         if not counts:
             return statistics.geometric_mean(known.values())
         row, count = within(rows, chunk_rows), within(counts, decodes)
