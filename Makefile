@@ -43,7 +43,7 @@ say = $(if $(PROGRESS),@echo '+ $(1)')
 # ---- what is built ----
 
 VERSION_H := $(BUILD)/gen/schemas/version.h
-PROTOS := attnd status
+PROTOS := attnd peer status
 GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
@@ -60,7 +60,7 @@ SERVICE := $(filter-out $(wildcard service/*/main_*.c),$(wildcard service/*/*.c)
 MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
 # Stubs stand in for what the library defines: they are linked before it, and only where asked for.
-SUPPORT := $(filter-out tests/support/stubs/%,$(wildcard tests/support/*/*.c))
+SUPPORT := $(filter-out tests/support/stubs/% tests/support/preload/%,$(wildcard tests/support/*/*.c))
 DEVICE_STUBBED := tests/unit/service/objects/test_memory_import \
                   tests/unit/service/supervise/test_device_memory
 DATA_STUBBED := $(DEVICE_STUBBED) \
@@ -177,6 +177,11 @@ $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	$(LINK) $(LDLIBS_PB) -lm
 $(addprefix $(BUILD)/,$(DATA_STUBBED)): $(call obj,tests/support/stubs/data_stub.c)
 $(addprefix $(BUILD)/,$(DEVICE_STUBBED)): $(call obj,tests/support/stubs/device_stub.c)
+$(BUILD)/tests/fail_allocation.so: tests/support/preload/fail_allocation.c
+	$(call say,$@)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) -fPIC -shared $< -o $@
+$(BUILD)/tests/long/long_allocations: | $(BUILD)/tests/fail_allocation.so
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	$(call say,$@)
 	@mkdir -p $(@D)

@@ -28,11 +28,12 @@ base
 supervise  base
 objects    admission base supervise
 prefix     base supervise objects
+peers      base supervise objects prefix
 prepared   base supervise objects
-sched      admission base supervise objects prefix prepared
+sched      admission base supervise objects prefix peers prepared
 session    base supervise objects prefix sched
-rpc        base supervise objects prefix prepared sched session
-daemon     base args supervise objects prefix prepared sched session rpc
+rpc        base supervise objects prefix peers prepared sched session
+daemon     base args supervise objects prefix peers prepared sched session rpc
 worker     base args supervise/worker_abi.h
 ctl        base args
 dist

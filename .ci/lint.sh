@@ -72,6 +72,21 @@ printf '%s\n' "${units[@]}" | xargs -P2 -n1 sh -c \
     'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}") $warnings"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
+# Debian 12 has no package of it: pip install ruff.
+step 'ruff'
+mapfile -t modules < <(git ls-files '*.py')
+if command -v ruff >/dev/null; then
+    ruff check --quiet --no-cache --config .ci/ruff.toml "${modules[@]}" || fail 'ruff'
+else
+    echo 'lint: ruff is not there, so Python is only compiled: `pip install ruff` brings it'
+    PYTHONDONTWRITEBYTECODE=1 python3 - "${modules[@]}" <<'END' || fail 'Python that does not compile'
+import sys
+for name in sys.argv[1:]:
+    with open(name) as module:
+        compile(module.read(), name, "exec")
+END
+fi
+
 step 'files and functions that texts name'
 .ci/names.py || fail 'a text names what is not there'
 

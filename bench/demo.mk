@@ -25,7 +25,7 @@ demo:
 # Every suite of figures on this machine's CPU, into bench/results. Wants a quiet machine and a
 # clean checkout: a build with uncommitted changes is refused.
 BENCH_RESULTS ?= bench/results
-BENCH_SUITES ?= ring plan prefix cpu
+BENCH_SUITES ?= ring plan prefix reach cpu
 BENCH_OPTIONS ?=
 .PHONY: bench figures figures-update
 bench:

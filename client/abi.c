@@ -232,6 +232,16 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_prefix_result, taken),
     F(attnd_prefix_result, pages_count),
     F(attnd_prefix_result, pages),
+    S(attnd_claim_args),
+    F(attnd_claim_args, size),
+    F(attnd_claim_args, pool),
+    F(attnd_claim_args, pages_max),
+    F(attnd_claim_args, flags),
+    F(attnd_claim_args, ticket), /* NOLINT(bugprone-sizeof-expression): of a pointer */
+    S(attnd_claim_result),
+    F(attnd_claim_result, size),
+    F(attnd_claim_result, pages_count),
+    F(attnd_claim_result, pages), /* NOLINT(bugprone-sizeof-expression): of a pointer */
     {NULL, 0, 0},
 };
 

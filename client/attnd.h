@@ -51,7 +51,7 @@ struct attnd_session;
 #define ATTND_DTYPE_FP8_E4M3 3u /* pools only; rows beside them are of 16 bits */
 #define ATTND_DTYPE_FP8_E5M2 4u /* schemas/variant.h tells of scales and rounding */
 
-/* A row that sees no key at all is o = 0, lse = -inf. */
+/* A row that sees no key at all is o = 0, lse = -inf; or lse = its sink, where its head has one. */
 #define ATTND_CAUSAL 0x1u       /* query i of a request sees keys j <= kv_len - qo_len + i */
 #define ATTND_LSE_LN 0x2u       /* lse in natural logarithm; base 2 otherwise */
 #define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */
@@ -367,7 +367,8 @@ struct attnd_plan_args {
  * Return: 0 and *plan; -ATTND_E_UNKNOWN; -ATTND_E_RANGE and -ATTND_E_INVALID naming the capacity;
  * -ATTND_E_UNSUPPORTED the worker has no variant for the pool's head_dim or dtype (as for
  * attnd_pool_create(); the worker may have been replaced since); -ATTND_E_NO_MEMORY the service's
- * --heap is used up.
+ * --heap is used up; -ATTND_E_NO_SPACE, field arena: the session was opened without arena_bytes, a
+ * batch that fills the plan is longer than what it got, and value says what to ask for.
  */
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan);
@@ -420,8 +421,10 @@ struct attnd_op {
  * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
- * field, index, value and limit if the batch is malformed; the plan then is empty.
- * The memory for split results of the batch is part of the plan: more than the service has for it
+ * field, index, value and limit if the batch is malformed; the plan then is what it was. Operations
+ * of the plan that were submitted behind it in its lane, before its completion was taken, were
+ * meant for the batch that was refused: they complete with -ATTND_E_INVALID, field plan. The memory
+ * for split results of the batch is part of the plan: more than the service has for it
  * (--scratch; half of that where streams are served too) completes with -ATTND_E_NO_SPACE, field
  * partials. Runs that do not fit beside others wait. Return: 0 submitted; -ATTND_E_FULL ring or
  * arena have no room: wait for completions and repeat; -ATTND_E_NO_SPACE the batch can never fit in
@@ -492,9 +495,9 @@ struct attnd_run_args {
  * On a GPU the first run of a head_dim and dtype that is not in use yet, submitted or launched,
  * waits until all runs in flight have ended, and so do the runs that anybody submits or launches
  * behind it. Then its kernels come beside those that were used. Nothing is refused for that.
- * Completes with -ATTND_E_INVALID field plan: it is empty, nothing was set or the set was refused;
- * -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which begins at limit;
- * -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
+ * Completes with -ATTND_E_INVALID field plan: nothing was set, or it was submitted behind a set
+ * that was refused; -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which
+ * begins at limit; -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
  * -ATTND_E_WORKER_RESTARTED: run it again; -ATTND_E_TIMEOUT, -ATTND_E_CANCELLED; -ATTND_E_DEVICE;
  * and what attnd_memory_import() says of memory that a later worker could not bring in.
  * Return: as attnd_plan_set().
@@ -529,7 +532,9 @@ enum attnd_operation {
     ATTND_ABANDON = 9,
     ATTND_PIN = 10,
     ATTND_UNPIN = 11,
-    ATTND_MERGE = 12 /* attnd_merge.h */
+    ATTND_MERGE = 12,       /* attnd_merge.h */
+    ATTND_PAGES_CLAIM = 13, /* attnd_pages.h */
+    ATTND_PAGES_READY = 14
 };
 
 struct attnd_completion {

@@ -33,7 +33,7 @@ struct attnd_merge_args {
  * Where a row of one saw nothing, its lse being -inf, the other's o and lse are copied, whatever
  * its own o is; where both did, o is 0 and lse -inf. Beside any other lse, one that is NaN or +inf
  * makes a row of NaN. Attention sinks (variant.h) are of one part only: each part that has them
- * counts them. Where that part saw nothing they are not counted.
+ * counts them, also where it saw no key, its lse being the sink then.
  * An operation as attnd_run() is: in its lane's order, with the same faults, which name o_a, lse_a,
  * o_b, lse_b, o and lse. -ATTND_E_OVERLAP: an output lies in part of an input, of the other output
  * or of anybody's pool. Memory and threads as attnd_run(). Return: as attnd_plan_set().

@@ -246,6 +246,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     message.ring_entries = args->ring_entries ? args->ring_entries : RING_ENTRIES_DEFAULT;
     message.has_arena_bytes = 1;
     message.arena_bytes = arena_bytes(args) + session->tables_bytes;
+    session->arena_chosen = args->arena_bytes != 0;
 
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_HELLO;

@@ -115,12 +115,15 @@ struct attnd_session {
     struct attnd_producer sq;
     struct attnd_doorbell doorbell;
     struct attnd_arena arena;
-    uint8_t *tables; /* attnd_tables_memory(), behind what arena.c gives out; NULL: none */
+    int arena_chosen; /* the engine said how large it is */
+    uint8_t *tables;  /* attnd_tables_memory(), behind what arena.c gives out; NULL: none */
     uint64_t tables_bytes;
 
     /* The waiting thread. */
     _Alignas(ATTND_CACHE_LINE) struct attnd_consumer cq;
     uint32_t *cq_need;
+    uint32_t refusals; /* completions of refused sets that were taken; the submitting thread reads
+                          it */
     uint64_t spin_ns;
     uint64_t glanced_ns;           /* when a wait that does not block last asked the socket */
     int armed;                     /* need was left set by attnd_arm() */

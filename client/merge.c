@@ -36,7 +36,8 @@ int attnd_merge_state(struct attnd_session *session, uint32_t plan,
     at[ATTND_MERGE_O] = place_of(&own.o);
     at[ATTND_MERGE_LSE] = place_of(&own.lse);
     sqe.u.merge = (struct attnd_sqe_merge){.places_offset_bytes = offset_bytes,
-                                           .timeout_us = op == NULL ? 0 : op->timeout_us};
+                                           .timeout_us = op == NULL ? 0 : op->timeout_us,
+                                           .refusals = attnd_observe32(&session->refusals)};
     return attnd_submit_push_block(session, &sqe,
                                    ATTND_MERGE_PLACES * sizeof(struct attnd_merge_place));
 }

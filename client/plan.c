@@ -23,12 +23,35 @@
 /* A Batch of ATTND_LEVELS_MAX levels with every varint at its longest takes less. */
 #define HEADER_BYTES_MAX 1024u
 
+/* A batch that fills the plan must fit in the arena, or nobody learns before the first that does
+ * not; but who chose the arena's size may know better. What lies in attnd_tables_memory() needs no
+ * room there. */
+static int fits_arena(const struct attnd_session *session, const struct attnd_plan_args *args)
+{
+    const uint64_t levels = args->levels ? args->levels : 1;
+    const uint64_t words = 4 * ((uint64_t)args->requests + levels) + args->pages;
+    const uint64_t bytes =
+        words * sizeof(int32_t) + (4 * levels + 1) * ATTND_CACHE_LINE + HEADER_BYTES_MAX;
+    const uint64_t room = session->arena.bytes + session->tables_bytes;
+
+    /* What is beyond every arena is beyond other limits, too, which the service knows. */
+    return session->arena_chosen || bytes <= room || bytes > ATTND_ARENA_BYTES_MAX ||
+                   levels > ATTND_LEVELS_MAX
+               ? 0
+               : attnd_fault_raise(-ATTND_E_NO_SPACE, ATTND_F_ARENA, 0, (int64_t)bytes,
+                                   (int64_t)room);
+}
+
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan)
 {
     struct attnd_plan_args own;
-    int rc = attnd_args_take(&own, sizeof(own), args);
-    if (rc < 0)
+    int rc = attnd_session_check(session);
+    if (rc == 0)
+        rc = attnd_args_take(&own, sizeof(own), args);
+    if (rc == 0)
+        rc = fits_arena(session, &own);
+    if (rc != 0)
         return rc;
     struct attnd_object *object = plan ? calloc(1, sizeof(*object)) : NULL;
     if (object == NULL)
@@ -345,7 +368,9 @@ int attnd_plan_advance(struct attnd_session *session, uint32_t plan,
         copy_words(&to, own.page_indptr, own.entries + UINT64_C(1));
         copy_words(&to, own.page_indices, pages);
     }
-    sqe.u.advance = (struct attnd_sqe_advance){
-        .arrays_offset_bytes = offset_bytes, .entries = own.entries, .pages = pages};
+    sqe.u.advance = (struct attnd_sqe_advance){.arrays_offset_bytes = offset_bytes,
+                                               .entries = own.entries,
+                                               .pages = pages,
+                                               .refusals = attnd_observe32(&session->refusals)};
     return attnd_submit_push_block(session, &sqe, words * sizeof(int32_t));
 }

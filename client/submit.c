@@ -93,7 +93,8 @@ int attnd_append(struct attnd_session *session, uint32_t plan, const struct attn
                                              .k_memory = own.k.memory,
                                              .v_memory = own.v.memory,
                                              .k_offset_bytes = own.k.offset_bytes,
-                                             .v_offset_bytes = own.v.offset_bytes};
+                                             .v_offset_bytes = own.v.offset_bytes,
+                                             .refusals = attnd_observe32(&session->refusals)};
     return attnd_submit_push(session, &sqe);
 }
 
@@ -114,7 +115,8 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
                                        .q_offset_bytes = own.q.offset_bytes,
                                        .o_offset_bytes = own.o.offset_bytes,
                                        .lse_offset_bytes = own.lse.offset_bytes,
-                                       .lse_memory = own.lse.memory};
+                                       .lse_memory = own.lse.memory,
+                                       .refusals = attnd_observe32(&session->refusals)};
     return attnd_submit_push(session, &sqe);
 }
 

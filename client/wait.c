@@ -94,6 +94,8 @@ static int collect(struct attnd_session *session, struct attnd_completion *compl
             rc = take_results(session, &cqe);
         if (rc < 0)
             return got > 0 ? (int)got : attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
+        if (cqe.opcode == ATTND_OP_PLAN_SET && cqe.code < 0)
+            attnd_publish32(&session->refusals, session->refusals + 1);
         attnd_consumer_skip(&session->cq);
         attnd_crash(ATTND_CRASH_CLIENT_COMPLETION_TAKEN);
         completions[got++] = (struct attnd_completion){.user_data = cqe.user_data,

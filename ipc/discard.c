@@ -19,8 +19,13 @@
 #include <unistd.h>
 
 #define OWNERS_MAX 32u
-#define CARRIED_MAX 253u /* SCM_MAX_FD of the kernel */
+#define CARRIED_MAX 253u   /* SCM_MAX_FD of the kernel */
+#define FOUND_MAX 254      /* with that of the sender's process */
+#define OTHERS_BYTES 4096u /* for what else comes with a datagram */
 #define NESTED_MAX 6
+#ifndef SCM_PIDFD
+#define SCM_PIDFD 4
+#endif
 #define QUEUE_MAX (ATTND_DISCARD_WAITING_MAX + CARRIED_MAX)
 
 struct owner {
@@ -50,13 +55,27 @@ static int take(struct owner *owner)
     return fd;
 }
 
-/* The descriptors of one datagram that waits in @socket. Return: how many; -1 there is none. */
-static int unpack(int socket, int fds[CARRIED_MAX])
+/* Words of one control message into @fds, [FOUND_MAX], behind what there is. Return: how many there
+ * are then. */
+static int add(const struct cmsghdr *header, int *fds, int count)
+{
+    const size_t bytes = header->cmsg_len - CMSG_LEN(0), room = (size_t)(FOUND_MAX - count);
+    const size_t found = bytes / sizeof(int) < room ? bytes / sizeof(int) : room;
+
+    memcpy(fds + count, CMSG_DATA(header), found * sizeof(int));
+    return count + (int)found;
+}
+
+/* The descriptors of one datagram that waits in @socket. Whoever sent it says what comes with it,
+ * and in which order: names of the sender (SO_PASSCRED), a label, the time, a descriptor of the
+ * sender's process (SO_PASSPIDFD). Return: how many; -1 there is none. */
+static int unpack(int socket, int *fds)
 {
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE(CARRIED_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(CARRIED_MAX * sizeof(int)) + OTHERS_BYTES];
     } control;
+    int count = 0;
     char byte;
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part,
@@ -65,19 +84,19 @@ static int unpack(int socket, int fds[CARRIED_MAX])
                              .msg_controllen = sizeof(control.bytes)};
     if (recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
         return -1;
-    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-        return 0;
-    const size_t bytes = header->cmsg_len - CMSG_LEN(0);
-    memcpy(fds, CMSG_DATA(header), bytes);
-    return (int)(bytes / sizeof(int));
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
+         header = CMSG_NXTHDR(&message, header))
+        if (header->cmsg_level == SOL_SOCKET &&
+            (header->cmsg_type == SCM_RIGHTS || header->cmsg_type == SCM_PIDFD))
+            count = add(header, fds, count);
+    return count;
 }
 
 /* The kernel nests no deeper than this, and neither do we. */
 static void close_gently(int fd, int depth)
 {
     const struct linger none = {0, 0};
-    int fds[CARRIED_MAX], domain = 0, count;
+    int fds[FOUND_MAX], domain = 0, count;
     socklen_t bytes = sizeof(domain);
 
     if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0 && depth < NESTED_MAX &&

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -94,6 +95,23 @@ int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *faul
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                file.st_size);
     return 0;
+}
+
+/* What has no seals is not asked more. */
+int attnd_shm_same_file(int a, int b)
+{
+    struct stat one, other;
+
+    return fcntl(a, F_GET_SEALS) >= 0 && fcntl(b, F_GET_SEALS) >= 0 && fstat(a, &one) == 0 &&
+           fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+int attnd_shm_reopen(int fd)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDONLY | O_CLOEXEC);
+    return again < 0 ? -errno : again;
 }
 
 int attnd_shm_map(int fd, uint64_t size_bytes, int writable, struct attnd_shm *out,

@@ -55,6 +55,13 @@ int attnd_shm_seal(int fd, enum attnd_shm_seal seal);
  */
 int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *fault);
 
+/** attnd_shm_same_file() - 1: both descriptors are of one memfd. Of other files, memory of a GPU
+ * for instance, that is not told: 0. */
+int attnd_shm_same_file(int a, int b);
+
+/** attnd_shm_reopen() - another descriptor of a memfd, for reading only. Return: it; < 0: errno. */
+int attnd_shm_reopen(int fd);
+
 /**
  * attnd_shm_map() - map a received fd, shared, MADV_DONTFORK
  * @fd: on success it is @out's, and attnd_shm_unmap() closes it; set out->fd to -1 to keep it

@@ -108,6 +108,10 @@ struct attnd_backend_ops {
      * -ATTND_E_DEVICE. */
     int (*copy)(struct attnd_backend *backend, uint64_t offset_bytes);
 
+    /* The same for whole pages of another service's pool (struct attnd_bring), by a thread of its
+     * own. -ATTND_E_UNSUPPORTED: memory of a kind that this backend cannot bring from. */
+    int (*bring)(struct attnd_backend *backend, uint64_t offset_bytes);
+
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not
      * begun stay queued. Return: 0. Blocks for at most the longest tile. */
     int (*park)(struct attnd_backend *backend);

@@ -53,7 +53,10 @@ enum attnd_memory_kind {
     ATTND_KIND_DEVICE = 2, /* memory of the GPU; its descriptor, exported by the driver */
     ATTND_KIND_POOL = 3,   /* an allocation of a stream-ordered pool: the pool's descriptor, and
                               CUmemPoolPtrExportData */
-    ATTND_KIND_IPC = 4     /* a plain allocation: CUipcMemHandle, no descriptor */
+    ATTND_KIND_IPC = 4,    /* a plain allocation: CUipcMemHandle, no descriptor */
+    /* Of another service, and only to bring pages from: no run names it. */
+    ATTND_KIND_LENT_HOST = 5,  /* a memfd that is open for reading */
+    ATTND_KIND_LENT_DEVICE = 6 /* as DEVICE, of any GPU that this one reaches */
 };
 #define ATTND_IPC_HANDLE_BYTES 64u /* of either of them */
 /* To map it may fail, or take long: the call that brings memory of this kind waits for that. */
@@ -82,9 +85,11 @@ enum attnd_opcode {
     ATTND_OP_PREFIX_ABANDON = 9,
     ATTND_OP_PREFIX_PIN = 10,
     ATTND_OP_PREFIX_UNPIN = 11,
-    ATTND_OP_MERGE = 12
+    ATTND_OP_MERGE = 12,
+    ATTND_OP_PAGES_CLAIM = 13,
+    ATTND_OP_PAGES_READY = 14
 };
-#define ATTND_OP_LAST ATTND_OP_MERGE
+#define ATTND_OP_LAST ATTND_OP_PAGES_READY
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
@@ -104,6 +109,8 @@ struct attnd_sqe {
         struct attnd_sqe_cancel cancel;
         struct attnd_sqe_prefix prefix;
         struct attnd_sqe_merge merge;
+        struct attnd_sqe_claim claim;
+        struct attnd_sqe_ready ready;
     } u;
 };
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
@@ -112,7 +119,8 @@ ATTND_ASSERT_AT(attnd_sqe, u, 16);
 
 /* One completion. code, field, index, value, limit as in struct attnd_fault. Of a prefix operation
  * that succeeded: index is the blocks, and from bit 32 on why it went no further (enum
- * attnd_prefix_stop); value what it counts beside them; limit where a match's pages begin. */
+ * attnd_prefix_stop); value what it counts beside them; limit where a match's pages begin, or a
+ * claim's. */
 struct attnd_cqe {
     uint64_t user_data;
     int32_t code;
@@ -120,7 +128,7 @@ struct attnd_cqe {
     uint8_t zero0;
     uint16_t lane;
     uint32_t field;
-    uint32_t words; /* of results, of a match that succeeded */
+    uint32_t words; /* of results, of a match or a claim that succeeded */
     uint64_t index;
     int64_t value, limit;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC: started and finished */
@@ -411,6 +419,23 @@ struct attnd_copy_page {
     uint64_t offset_bytes; /* there */
 };
 ATTND_ASSERT_SIZE(attnd_copy_page, 16);
+
+/* Whole pages of a pool of another service into one of this, both in memories of the worker's
+ * table. The pools have the same shape, and need not have the same strides or as many pages.
+ * Followed by struct attnd_bring_page[count]. */
+struct attnd_bring {
+    uint64_t pool_offset_bytes; /* heap: struct attnd_heap_pool, into which */
+    uint64_t from_offset_bytes; /* heap: the other service's */
+    uint32_t layer_begin, layer_end;
+    uint32_t count; /* pages */
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_bring, 32);
+struct attnd_bring_page {
+    uint32_t page; /* of the pool */
+    uint32_t from; /* of the other one */
+};
+ATTND_ASSERT_SIZE(attnd_bring_page, 8);
 
 /* One request of one level: query rows that share one list of pages. */
 struct attnd_entry {

@@ -15,14 +15,16 @@
 #define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
 #define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
 
-/* A place in registered memory; memory 0 means none. */
+/* A place in registered memory; memory 0 means none. refusals, here and below: completions of sets
+ * that were refused which the client has taken when it submits this. So the daemon knows what was
+ * meant for a batch that it has refused since. */
 struct attnd_sqe_run {
     uint32_t layer;
     uint32_t timeout_us; /* from submission; 0: none */
     uint32_t q_memory, o_memory;
     uint64_t q_offset_bytes, o_offset_bytes, lse_offset_bytes;
     uint32_t lse_memory;
-    uint32_t zero;
+    uint32_t refusals;
 };
 ATTND_ASSERT_SIZE(attnd_sqe_run, 48);
 ATTND_ASSERT_AT(attnd_sqe_run, q_offset_bytes, 16);
@@ -33,7 +35,9 @@ struct attnd_sqe_append {
     uint32_t timeout_us;
     uint32_t k_memory, v_memory;
     uint64_t k_offset_bytes, v_offset_bytes;
-    uint64_t zero[2];
+    uint32_t refusals;
+    uint32_t zero0;
+    uint64_t zero;
 };
 ATTND_ASSERT_SIZE(attnd_sqe_append, 48);
 ATTND_ASSERT_AT(attnd_sqe_append, k_offset_bytes, 16);
@@ -55,10 +59,12 @@ struct attnd_sqe_advance {
     uint64_t arrays_offset_bytes;
     uint32_t entries;
     uint32_t pages;
-    uint64_t zero[4];
+    uint32_t refusals;
+    uint32_t zero0;
+    uint64_t zero[3];
 };
 ATTND_ASSERT_SIZE(attnd_sqe_advance, 48);
-ATTND_ASSERT_AT(attnd_sqe_advance, zero, 16);
+ATTND_ASSERT_AT(attnd_sqe_advance, zero, 24);
 
 struct attnd_sqe_cancel {
     uint64_t target_user_data;
@@ -89,11 +95,38 @@ struct attnd_sqe_prefix {
 ATTND_ASSERT_SIZE(attnd_sqe_prefix, 48);
 ATTND_ASSERT_AT(attnd_sqe_prefix, flags, 16);
 
+#define ATTND_TICKET_BYTES 16u
+#define ATTND_TICKET_PAGES_MAX 16384u /* as of every call */
+
+/* Names a pool where others name a plan. */
+struct attnd_sqe_claim {
+    uint8_t ticket[ATTND_TICKET_BYTES];
+    uint32_t pages_max;
+    uint32_t timeout_us; /* from submission; 0: none */
+    uint32_t flags;      /* ATTND_PAGES_EARLY */
+    uint32_t zero0;
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_claim, 48);
+ATTND_ASSERT_AT(attnd_sqe_claim, zero, 32);
+
+#define ATTND_PAGES_EARLY 0x1u /* completes when the pages are leased; their bytes arrive later */
+
+/* Of a ticket of this session's that was offered by layer. */
+struct attnd_sqe_ready {
+    uint8_t ticket[ATTND_TICKET_BYTES];
+    uint32_t layers; /* that are whole, from the first on */
+    uint32_t zero0;
+    uint64_t zero[3];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_ready, 48);
+ATTND_ASSERT_AT(attnd_sqe_ready, zero, 24);
+
 /* In the arena, 8-byte aligned: struct attnd_merge_place[ATTND_MERGE_PLACES]. */
 struct attnd_sqe_merge {
     uint64_t places_offset_bytes;
     uint32_t timeout_us; /* from submission; 0: none */
-    uint32_t zero0;
+    uint32_t refusals;
     uint64_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_sqe_merge, 48);

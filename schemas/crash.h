@@ -38,6 +38,15 @@
     X(DAEMON_SESSION_ENDED)                                                                        \
     X(DAEMON_SESSION_DRAINED)                                                                      \
     X(DAEMON_WORKER_SPAWNED)                                                                       \
+    X(DAEMON_PEER_TOLD)                                                                            \
+    X(DAEMON_PEER_LENT)                                                                            \
+    X(DAEMON_PEER_GRANTED)                                                                         \
+    X(DAEMON_PEER_MAPPED)                                                                          \
+    X(DAEMON_PEER_PIECE_SENT)                                                                      \
+    X(DAEMON_PEER_PIECE_LANDED)                                                                    \
+    X(DAEMON_PEER_BROUGHT)                                                                         \
+    X(DAEMON_PEER_SPENT)                                                                           \
+    X(DAEMON_PEER_GIVEN)                                                                           \
     X(WORKER_QUEUE_MAPPED)                                                                         \
     X(WORKER_STARTED)                                                                              \
     X(WORKER_MEMORY_MAPPED)                                                                        \
@@ -47,6 +56,8 @@
     X(CPU_ITEM_DONE)                                                                               \
     X(CPU_RUN_DONE)                                                                                \
     X(CPU_RETIRED)                                                                                 \
+    X(CPU_BRING_BEGUN)                                                                             \
+    X(CPU_BRING_DONE)                                                                              \
     X(CPU_DOORBELL_TAKEN)                                                                          \
     X(CPU_DOORBELL_ANSWERED)                                                                       \
     X(WORKER_TOLD_TO_LEAVE)                                                                        \

@@ -39,7 +39,8 @@ extern "C" {
     X(EXPIRED, 19, "the ticket expired or was already claimed")                                    \
     X(FORKED, 20, "the session belongs to the parent process")                                     \
     X(SYSTEM, 21, "a system call failed; value is errno")                                          \
-    X(DEVICE, 22, "the GPU or its driver refused")
+    X(DEVICE, 22, "the GPU or its driver refused")                                                 \
+    X(PEER_LOST, 23, "the service that has the pages is gone, or does not answer")
 
 /* X(NAME, number, the name as the public API or the batch spells it) */
 #define ATTND_FIELDS(X)                                                                            \
@@ -138,7 +139,8 @@ extern "C" {
     X(DIM_VO, 92, "dim_vo")                                                                        \
     X(EXECUTOR, 93, "executor")                                                                    \
     X(ALIBI_SLOPES, 94, "alibi_slopes")                                                            \
-    X(CHUNK, 95, "chunk")
+    X(CHUNK, 95, "chunk")                                                                          \
+    X(PEER, 96, "peer")
 
 enum attnd_error {
     ATTND_OK = 0,

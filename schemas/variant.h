@@ -62,7 +62,9 @@ struct attnd_variant {
                                         request's tiles then depend on itself alone; 0: free */
     uint32_t chunk; /* a row sees keys of its own chunk of so many positions alone (Llama 4); 0: of
                        all. Beside a window, or on several levels, it is refused */
-    struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]) */
+    struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]). It
+                                         is that alone where a row sees no key: lse is the sink
+                                         then, and o 0. A sink of -inf is none. */
     struct attnd_variant_table mask;  /* bits: bit i * kv_len + j of a request, least significant
                                          first, is 1 where its query i may see key j;
                                          attnd_batch.mask_indptr says where a request's begin;

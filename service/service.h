@@ -19,9 +19,11 @@
 #include <sys/types.h>
 
 #define ATTND_SESSIONS_MAX 64u
-#define ATTND_VISITORS_MAX 64u /* connections that are no session (yet) */
-#define ATTND_POOLS_MAX 1024u  /* in the service */
-#define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
+#define ATTND_VISITORS_MAX 64u  /* connections that are no session (yet) */
+#define ATTND_POOLS_MAX 1024u   /* in the service */
+#define ATTND_SECRET_BYTES 16u  /* pool tokens and page tickets */
+#define ATTND_IDENTITY_BYTES 4u /* of a service; its tickets begin with them */
+#define ATTND_PEERS_MAX 16u     /* that it claims from, and as many that claim from it */
 #define ATTND_ALLOW_UIDS_MAX 16u
 #define ATTND_QUOTA_USERS_MAX 32u /* also such as are not admitted any more */
 #define ATTND_DEVICES_MAX 64u
@@ -50,6 +52,12 @@ struct attnd_setting {
     char value[112];
 };
 #define ATTND_SETTINGS_MAX 32u
+
+/* Another service of this host, from which pages may be claimed. */
+struct attnd_peer_option {
+    char name[32];
+    char address[108]; /* its socket */
+};
 
 struct attnd_options {
     char socket_path[108];    /* sockaddr_un's limit */
@@ -80,6 +88,8 @@ struct attnd_options {
     uint64_t host_cache_bytes;        /* of the host, below all prefix trees; 0: none */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
+    struct attnd_peer_option peers[ATTND_PEERS_MAX];
+    uint32_t peers_count;
     char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
     int trust;         /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
@@ -105,7 +115,9 @@ struct attnd_client;        /* objects/client.h */
 struct attnd_memory;        /* objects/memory.h */
 struct attnd_memory_events; /* objects/memory.h */
 struct attnd_tier_events;   /* prefix/tier.h */
+struct attnd_peers;         /* peers/peers.h */
 struct attnd_pool;          /* objects/pool.h */
+struct attnd_ticket_events; /* objects/ticket.h */
 struct attnd_tickets;       /* objects/ticket.c */
 struct attnd_control;       /* rpc/call.c: message buffers */
 struct attnd_queue;         /* supervise/queue.h: the segment that daemon and worker share */
@@ -137,6 +149,9 @@ struct attnd_service {
     uint32_t next_pool_id;
     uint32_t prefix_blocks_used; /* touched, of options.prefix_blocks */
     struct attnd_tickets *tickets;
+    const struct attnd_ticket_events *ticket_events;
+    uint8_t identity[ATTND_IDENTITY_BYTES]; /* random, of this start; its tickets begin with it */
+    struct attnd_peers *peers;              /* NULL: not started */
     struct attnd_control *control;
     struct attnd_queue *queue;
     struct attnd_supervisor *supervisor;

@@ -153,7 +153,7 @@ static int announce(struct replay_engine *engine, const struct replay_request *r
     return 0;
 }
 
-enum verdict { FAILED = -1, ADMITTED, PREFIX_FILLING, NO_PAGES };
+enum verdict { FAILED = -1, ADMITTED, NOT_YET, NO_PAGES };
 
 /* It has all its pages, of which the first @hit are computed. */
 static void begin(struct replay_engine *engine, struct replay_request *request, uint32_t hit)
@@ -174,7 +174,7 @@ static enum verdict admit_from_cache(struct replay_engine *engine, struct replay
         replay_prefix_match(&engine->prefix, request->keys, usable, request->pages, &filling);
 
     if (filling)
-        return PREFIX_FILLING;
+        return NOT_YET;
     /* Used before anything is evicted, or what was found could be lost again. */
     replay_prefix_use(&engine->prefix, request->keys, hit);
     if (share(engine, request->pages, hit))
@@ -194,7 +194,7 @@ static enum verdict admit_from_tree(struct replay_engine *engine, struct replay_
     int rc = replay_tree_match(engine, request, usable);
 
     if (rc <= 0)
-        return rc < 0 ? FAILED : PREFIX_FILLING;
+        return rc < 0 ? FAILED : NOT_YET;
     uint32_t hit = request->answer_blocks, foreign = request->answer_foreign;
     int got = allocate(engine, request->pages + hit, request->pages_count - hit);
 
@@ -208,7 +208,7 @@ static enum verdict admit_from_tree(struct replay_engine *engine, struct replay_
     /* Somebody was faster: it may be found now. Blocks that this request cannot use are left to
      * others. */
     if (rc == 0 && hit < usable)
-        return release(engine, request->pages, request->pages_count) ? FAILED : PREFIX_FILLING;
+        return release(engine, request->pages, request->pages_count) ? FAILED : NOT_YET;
     engine->stats->pages_foreign += foreign;
     begin(engine, request, hit);
     return ADMITTED;
@@ -219,15 +219,16 @@ static enum verdict admit(struct replay_engine *engine, struct replay_request *r
     /* The last token of the prompt is always computed: its row gives the first token. */
     uint32_t usable = (request->trace->input_tokens - 1) / engine->options->page_size;
 
-    if (request->stored) { /* claimed from a prefill engine, pages and all */
+    if (request->stored) { /* handed over by a prefill engine, pages and all */
         replay_run_add(engine, request);
         return ADMITTED;
     }
+    if (engine->role == REPLAY_DECODE)
+        return replay_bring(engine, request) ? FAILED : NOT_YET;
     if (usable > request->keys_count)
         usable = request->keys_count;
-    return engine->job->cache == REPLAY_CACHE_SERVICE && engine->role != REPLAY_DECODE
-               ? admit_from_tree(engine, request, usable)
-               : admit_from_cache(engine, request, usable);
+    return engine->job->cache == REPLAY_CACHE_SERVICE ? admit_from_tree(engine, request, usable)
+                                                      : admit_from_cache(engine, request, usable);
 }
 
 int replay_admit(struct replay_engine *engine)
@@ -242,7 +243,7 @@ int replay_admit(struct replay_engine *engine)
             return -1;
         if (verdict == NO_PAGES) /* a later request must not take what it waits for */
             return 0;
-        if (verdict == PREFIX_FILLING) {
+        if (verdict == NOT_YET) {
             link = &request->next;
             continue;
         }

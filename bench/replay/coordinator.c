@@ -1,7 +1,7 @@
 /* coordinator.c - one replay: the parent makes the pool, decides who gets what, forks the engines,
  * watches them, and adds up what they counted.
  *
- * The pool belongs to the parent's session, so it outlives every engine: pages on their way from a
+ * A pool belongs to the parent's session, so it outlives every engine: pages on their way from a
  * prefill engine that has exited to a decode engine stay. Engines share with the parent one block
  * of memory for what they count; only the progress figure is read while they write it. */
 #include "bench/replay/replay.h"
@@ -27,8 +27,8 @@
 
 struct replay {
     struct replay_job job;
-    struct attnd_session *session;
-    uint32_t pool;
+    struct attnd_session *session[REPLAY_SERVICES_MAX];
+    uint32_t pool[REPLAY_SERVICES_MAX];
     uint16_t *routes; /* [2 x requests] */
     int pipes[REPLAY_ENGINES_MAX][2];
     size_t slot_bytes;
@@ -108,18 +108,19 @@ static int make_prefix(struct replay *replay)
     struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
     uint32_t prefix;
 
-    if (attnd_prefix_open(replay->session, replay->pool, &desc, &prefix))
+    if (attnd_prefix_open(replay->session[0], replay->pool[0], &desc, &prefix))
         return fail_call(replay, "attnd_prefix_open");
-    if (attnd_prefix_share(replay->session, prefix, 1, &replay->job.prefix_token))
+    if (attnd_prefix_share(replay->session[0], prefix, 1, &replay->job.prefix_token))
         return fail_call(replay, "attnd_prefix_share");
     return 0;
 }
 
-static int make_pool(struct replay *replay, struct attnd_info *info)
+static int make_pool(struct replay *replay, uint32_t service)
 {
     const struct replay_options *options = replay->job.options;
-    struct attnd_open_args open_args = {
-        .size = sizeof(open_args), .socket_path = replay->job.socket_path, .name = "replay-parent"};
+    struct attnd_open_args open_args = {.size = sizeof(open_args),
+                                        .socket_path = replay->job.socket_path[service],
+                                        .name = "replay-parent"};
     struct attnd_pool_desc desc = {.size = sizeof(desc),
                                    .layers = options->layers,
                                    .pages = replay->job.pool_pages,
@@ -130,16 +131,32 @@ static int make_pool(struct replay *replay, struct attnd_info *info)
                                    .dtype = options->dtype,
                                    .page_owner = ATTND_PAGES_OF_SERVICE};
 
-    info->size = sizeof(*info);
-    if (attnd_open(&open_args, &replay->session))
+    if (attnd_open(&open_args, &replay->session[service]))
         return fail_call(replay, "attnd_open");
-    if (attnd_info(replay->session, info))
-        return fail_call(replay, "attnd_info");
-    if (attnd_pool_create(replay->session, &desc, &replay->pool))
+    if (attnd_pool_create(replay->session[service], &desc, &replay->pool[service]))
         return fail_call(replay, "attnd_pool_create");
-    if (attnd_pool_share(replay->session, replay->pool, 1, &replay->job.pool_token))
+    if (attnd_pool_share(replay->session[service], replay->pool[service], 1,
+                         &replay->job.pool_token[service]))
         return fail_call(replay, "attnd_pool_share");
+    return 0;
+}
+
+static int make_pools(struct replay *replay, struct attnd_info *info)
+{
+    for (uint32_t i = 0; i < replay->job.options->services; i++)
+        if (make_pool(replay, i))
+            return -1;
+    info->size = sizeof(*info);
+    if (attnd_info(replay->session[0], info))
+        return fail_call(replay, "attnd_info");
     return replay->job.cache == REPLAY_CACHE_SERVICE ? make_prefix(replay) : 0;
+}
+
+/* Of engines too: the parent's, of which they have a copy. */
+static void close_sessions(struct replay *replay)
+{
+    for (uint32_t i = 0; i < replay->job.options->services; i++)
+        attnd_close(replay->session[i]);
 }
 
 /* ---- the engines ---- */
@@ -201,7 +218,7 @@ static void engine_process(struct replay *replay, uint32_t index, pid_t parent)
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
         _exit(EXIT_FAILURE);
     close_foreign_pipes(replay, index);
-    attnd_close(replay->session); /* the parent's: only this copy of it */
+    close_sessions(replay);
     _exit(replay_engine_main(&replay->job, index));
 }
 
@@ -266,7 +283,7 @@ static int await_engines(struct replay *replay, struct replay_progress *progress
         pid_t pid;
 
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-            if (pid == bench_private_pid()) {
+            if (bench_private_is_daemon(pid)) {
                 bench_private_gone(pid);
                 return fail(replay, "attnd", "it ended during the replay");
             }
@@ -314,7 +331,7 @@ static uint64_t pages_evicted(const struct replay *replay)
 
     request.call_case = ATTND__REQUEST__CALL_PREFIX_QUERY;
     request.prefix_query = &query;
-    if (attnctl_ask(replay->job.socket_path, &request, &reply))
+    if (attnctl_ask(replay->job.socket_path[0], &request, &reply))
         return 0;
     for (size_t i = 0; reply->prefix_status && i < reply->prefix_status->n_space; i++) {
         const Attnd__PrefixSpace *space = reply->prefix_status->space[i];
@@ -335,7 +352,7 @@ static int run(struct replay *replay, struct replay_result *result)
     int failed;
 
     if (choose_pool_pages(replay) || make_routes(replay) || make_pipes(replay) ||
-        make_pool(replay, &result->service) || fork_engines(replay))
+        make_pools(replay, &result->service) || fork_engines(replay))
         return -1;
     replay_progress_begin(&progress, replay_cache_title(replay->job.cache),
                           tokens_in(replay->job.trace));
@@ -360,8 +377,8 @@ static int run(struct replay *replay, struct replay_result *result)
 }
 
 int replay_run(const struct replay_options *options, const struct replay_trace *trace,
-               const char *socket_path, enum replay_cache cache, struct replay_result *result,
-               char *why, size_t why_bytes)
+               const char *const *socket_path, enum replay_cache cache,
+               struct replay_result *result, char *why, size_t why_bytes)
 {
     struct replay replay = {
         .job = {.options = options, .trace = trace, .cache = cache, .socket_path = socket_path},
@@ -382,7 +399,7 @@ int replay_run(const struct replay_options *options, const struct replay_trace *
     if (failed)
         end_engines(&replay);
     close_pipes(&replay);
-    attnd_close(replay.session);
+    close_sessions(&replay);
     free(replay.routes);
     munmap(replay.job.slot, replay.slot_bytes);
     return failed;

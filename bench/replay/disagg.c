@@ -4,7 +4,10 @@
  * need, and sends the ticket through a pipe that the parent made; the decode engine claims it and
  * reads the same bytes. From then on the prefill engine may finish and exit. A note is far below
  * PIPE_BUF, so notes of several engines arrive whole. A pipe that is full makes the prefill engine
- * wait: the decode engine empties it before every step. */
+ * wait: the decode engine empties it before every step.
+ *
+ * With a service of its own the decode engine has the pages brought, while it decodes what is here
+ * already. A claim that finds too little room is repeated: the ticket is as it was. */
 #include "bench/replay/engine.h"
 #include "ipc/wake.h"
 
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #define TICKET_EXPIRE_MS 600000u
+#define BRINGING_MAX 16u /* a session's ring has room for more */
 
 struct note {
     struct attnd_token ticket;
@@ -43,6 +47,14 @@ int replay_handover(struct replay_engine *engine, struct replay_request *request
     return 0;
 }
 
+/* All of the prompt is in its pages, and the first token was told by the prefill engine. */
+static void begin(struct replay_engine *engine, struct replay_request *request)
+{
+    request->stored = request->trace->input_tokens;
+    request->generated = 1;
+    bench_histogram_add(&engine->stats->handover_ns, attnd_clock_ns() - request->offered_ns);
+}
+
 static int claim(struct replay_engine *engine, const struct note *note)
 {
     struct replay_request *request;
@@ -54,6 +66,12 @@ static int claim(struct replay_engine *engine, const struct note *note)
     request = replay_request_new(engine, &engine->job->trace->request[note->request]);
     if (!request)
         return replay_fail(engine, "out of memory");
+    request->ticket = note->ticket;
+    request->offered_ns = note->offered_ns;
+    if (engine->options->services > 1) { /* when it has a place to run: replay_bring() */
+        replay_wait_append(engine, request);
+        return 0;
+    }
     count = attnd_pages_claim(engine->session, &note->ticket, &pool, request->pages,
                               request->pages_count);
     if (count < 0 || (uint32_t)count != request->pages_count || pool != engine->pool) {
@@ -61,10 +79,8 @@ static int claim(struct replay_engine *engine, const struct note *note)
         return count < 0 ? replay_fail_call(engine, "attnd_pages_claim", count)
                          : replay_fail(engine, "a ticket held %d pages of pool %u", count, pool);
     }
-    request->stored = request->trace->input_tokens;
-    request->generated = 1;
     engine->stats->pages_claimed += (uint32_t)count;
-    bench_histogram_add(&engine->stats->handover_ns, attnd_clock_ns() - note->offered_ns);
+    begin(engine, request);
     replay_wait_append(engine, request);
     return 0;
 }
@@ -101,5 +117,70 @@ int replay_takeover(struct replay_engine *engine, int timeout_ms)
             return -1;
         timeout_ms = 0;
     }
+    return 0;
+}
+
+/* ---- from service to service ---- */
+
+int replay_bring(struct replay_engine *engine, struct replay_request *request)
+{
+    struct attnd_claim_args args = {.size = sizeof(args),
+                                    .pool = engine->pool,
+                                    .pages_max = request->pages_count,
+                                    .ticket = &request->ticket};
+    struct attnd_op op = {.user_data = (uintptr_t)request};
+    int code;
+
+    if (request->answer == REPLAY_ASKED || engine->bringing == BRINGING_MAX)
+        return 0;
+    code = attnd_pages_claim_async(engine->session, &args, &op);
+    if (code == -ATTND_E_FULL)
+        return 0;
+    if (code)
+        return replay_fail_call(engine, "attnd_pages_claim_async", code);
+    request->answer = REPLAY_ASKED;
+    engine->bringing++;
+    return 0;
+}
+
+/* What passes: the pool is full of requests that run, or a worker was restarted under it. */
+static bool may_be_asked_again(int code)
+{
+    return code == -ATTND_E_NO_SPACE || code == -ATTND_E_FULL || code == -ATTND_E_WORKER_RESTARTED;
+}
+
+int replay_brought(struct replay_engine *engine, const struct attnd_completion *completion)
+{
+    struct attnd_claim_result result = {.size = sizeof(result)};
+    struct replay_request *request = (struct replay_request *)(uintptr_t)completion->user_data;
+
+    engine->bringing--;
+    request->answer = REPLAY_UNASKED;
+    if (may_be_asked_again(completion->fault.code))
+        return 0;
+    if (completion->fault.code) {
+        char text[160];
+        return replay_fail(engine, "pages could not be brought: %s",
+                           attnd_fault_string(&completion->fault, text, sizeof(text)));
+    }
+    if (attnd_claim_result(engine->session, completion, &result) ||
+        result.pages_count != request->pages_count)
+        return replay_fail(engine, "a ticket held %u pages", result.pages_count);
+    memcpy(request->pages, result.pages, result.pages_count * sizeof(request->pages[0]));
+    engine->stats->pages_brought += result.pages_count;
+    begin(engine, request);
+    return 0;
+}
+
+int replay_bring_await(struct replay_engine *engine, uint64_t timeout_ns)
+{
+    struct attnd_completion completions[8];
+    int count = attnd_wait(engine->session, completions, 8, timeout_ns);
+
+    if (count < 0)
+        return replay_fail_call(engine, "attnd_wait", count);
+    for (int i = 0; i < count; i++)
+        if (replay_brought(engine, &completions[i]))
+            return -1;
     return 0;
 }

@@ -170,9 +170,10 @@ static int turn(struct replay_engine *engine)
     }
     if (admit(engine))
         return -1;
+    if (!engine->running_count && engine->role == REPLAY_DECODE)
+        return engine->waiting ? replay_bring_await(engine, RETRY_NS) : 0;
     if (!engine->running_count) {
-        if (engine->role != REPLAY_DECODE)
-            sleep_idle(engine);
+        sleep_idle(engine);
         return 0;
     }
     advance = replay_batch_advance(&engine->batch, engine);
@@ -233,15 +234,15 @@ static int make_plan(struct replay_engine *engine, uint32_t pages_max)
     return code ? replay_fail_call(engine, "attnd_plan_create", code) : 0;
 }
 
-static int connect_service(struct replay_engine *engine, const char *socket_path,
-                           uint32_t pages_per_request)
+static int connect_service(struct replay_engine *engine, uint32_t pages_per_request)
 {
     static const char *const roles[] = {"engine", "prefill", "decode"};
     uint32_t pages_max = replay_batch_pages_max(engine->options, pages_per_request);
+    uint32_t service = engine->role == REPLAY_DECODE ? engine->options->services - 1 : 0;
     char name[32];
     struct attnd_open_args args = {.size = sizeof(args),
                                    .arena_bytes = (8u << 20) + 8 * (uint64_t)pages_max,
-                                   .socket_path = socket_path,
+                                   .socket_path = engine->job->socket_path[service],
                                    .name = name};
     int code;
 
@@ -249,10 +250,10 @@ static int connect_service(struct replay_engine *engine, const char *socket_path
     code = attnd_open(&args, &engine->session);
     if (code)
         return replay_fail_call(engine, "attnd_open", code);
-    code = attnd_pool_attach(engine->session, &engine->job->pool_token, &engine->pool);
+    code = attnd_pool_attach(engine->session, &engine->job->pool_token[service], &engine->pool);
     if (code)
         return replay_fail_call(engine, "attnd_pool_attach", code);
-    if (engine->job->cache == REPLAY_CACHE_SERVICE && replay_tree_attach(engine))
+    if (engine->job->cache == REPLAY_CACHE_SERVICE && !service && replay_tree_attach(engine))
         return -1;
     return make_buffers(engine) || make_plan(engine, pages_max) ? -1 : 0;
 }
@@ -264,7 +265,7 @@ static enum replay_role role_of(const struct replay_options *options, uint32_t i
     return index < options->prefill_engines ? REPLAY_PREFILL : REPLAY_DECODE;
 }
 
-static int start(struct replay_engine *engine, const char *socket_path)
+static int start(struct replay_engine *engine)
 {
     const struct replay_options *options = engine->options;
     const struct replay_trace *trace = engine->job->trace;
@@ -284,7 +285,7 @@ static int start(struct replay_engine *engine, const char *socket_path)
                       options->dtype, options->seed);
     for (uint32_t i = 0; i < trace->requests; i++)
         engine->unfinished += comes_here(engine, i);
-    return connect_service(engine, socket_path, pages_per_request);
+    return connect_service(engine, pages_per_request);
 }
 
 int replay_engine_main(const struct replay_job *job, uint32_t index)
@@ -297,7 +298,7 @@ int replay_engine_main(const struct replay_job *job, uint32_t index)
                                    .stats = &job->slot[index].stats,
                                    .random = job->options->seed + index,
                                    .ticket_fd = job->pipe[index][0]};
-    int result = start(&engine, job->socket_path);
+    int result = start(&engine);
 
     engine.stats->begin_ns = attnd_clock_ns();
     while (!result && engine.unfinished)

@@ -32,9 +32,11 @@ struct replay_request {
     enum replay_answer answer;          /* of the tree, to what this request asked last */
     uint32_t answer_blocks, answer_foreign;
     uint32_t pages_count, keys_count;
-    uint32_t ready_pages;                       /* leading pages known to the cache as computed */
-    uint32_t stored;                            /* tokens whose K and V are in the pages */
-    uint32_t generated;                         /* output tokens */
+    uint32_t ready_pages;      /* leading pages known to the cache as computed */
+    uint32_t stored;           /* tokens whose K and V are in the pages */
+    uint32_t generated;        /* output tokens */
+    struct attnd_token ticket; /* of its pages in the other service */
+    uint64_t offered_ns;
     uint64_t admitted_clock_ns, token_clock_ns; /* on the attention clock */
 };
 
@@ -105,6 +107,7 @@ struct replay_engine {
     int32_t *page_scratch; /* [pool_pages] */
     double *check_scratch; /* [head_dim] */
     int ticket_fd;         /* decode engines read it */
+    uint32_t bringing;     /* claims of the other service's pages under way */
 };
 
 /** replay_fail() - say why the engine cannot go on. Return: -1. */
@@ -179,5 +182,12 @@ void replay_check(struct replay_engine *engine, uint32_t layer);
 int replay_handover(struct replay_engine *engine, struct replay_request *request);
 /** replay_takeover() - claim what has been offered; sleeps at most @timeout_ms for the first. */
 int replay_takeover(struct replay_engine *engine, int timeout_ms);
+/** replay_bring() - ask once for a request's pages, which are in the other service. When they are
+ * here it has stored tokens. Return: 0; -1. */
+int replay_bring(struct replay_engine *engine, struct replay_request *request);
+/** replay_brought() - the completion of such a claim. Return: 0; -1. */
+int replay_brought(struct replay_engine *engine, const struct attnd_completion *completion);
+/** replay_bring_await() - take completions; sleeps at most @timeout_ns for the first. */
+int replay_bring_await(struct replay_engine *engine, uint64_t timeout_ns);
 
 #endif

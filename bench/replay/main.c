@@ -1,4 +1,4 @@
-/* main.c - attnd-replay: read the trace, have a service, replay it once or twice, say what came of
+/* main.c - attnd-replay: read the trace, have services, replay it once or twice, say what came of
  * it. */
 #include "bench/replay/options.h"
 #include "bench/support/private_service.h"
@@ -39,28 +39,17 @@ static int load(const struct replay_options *options, struct replay_trace *trace
     return -1;
 }
 
-static const char *find_service(const struct replay_options *options, char *why, size_t why_bytes)
-{
-    static const char *const arguments[] = {"--quiet", NULL};
-
-    if (options->spawn)
-        return bench_private_start(options->attnd_path, arguments, why, why_bytes);
-    bench_private_guard(); /* engines are ended even so */
-    return options->socket_path;
-}
-
 static int replay(const struct replay_options *options, const struct replay_trace *trace,
                   struct replay_result results[2])
 {
     char why[512] = "";
-    const char *socket_path = find_service(options, why, sizeof(why));
-    int failed = -1;
+    const char *paths[REPLAY_SERVICES_MAX] = {NULL};
+    int failed = replay_services_start(options, paths, why, sizeof(why));
 
-    if (socket_path || !options->spawn)
-        failed =
-            replay_run(options, trace, socket_path, options->cache, &results[0], why, sizeof(why));
+    if (!failed)
+        failed = replay_run(options, trace, paths, options->cache, &results[0], why, sizeof(why));
     if (!failed && options->compare)
-        failed = replay_run(options, trace, socket_path, options->compare_cache, &results[1], why,
+        failed = replay_run(options, trace, paths, options->compare_cache, &results[1], why,
                             sizeof(why));
     bench_private_stop();
     if (failed)

@@ -20,6 +20,7 @@ enum key {
     KEY_SOCKET = 's',
     KEY_VERSION = 'V',
     KEY_PREFILL_ENGINES = 256,
+    KEY_SERVICES,
     KEY_HEADS,
     KEY_HEAD_DIM,
     KEY_DTYPE,
@@ -58,6 +59,11 @@ static const struct argp_option option_list[] = {
      2},
     {"prefill-engines", KEY_PREFILL_ENGINES, "N", 0,
      "Of the engines, when disaggregated (default: half of them)", 2},
+    {"services", KEY_SERVICES, "N", 0,
+     "2: prefill engines use one private service and decode engines another, which brings the "
+     "pages "
+     "(default: 1)",
+     2},
     {"batch", KEY_BATCH, "N", 0, "Requests that run at once in an engine (default: 32)", 2},
     {"chunk", KEY_CHUNK, "TOKENS", 0, "Prompt tokens an engine computes a step (default: 256)", 2},
     {"cache", KEY_CACHE, "NAME", 0,
@@ -132,6 +138,8 @@ static void finish(struct argp_state *state, struct replay_options *options)
     } else if (options->prefill_engines) {
         argp_error(state, "--prefill-engines goes with --mode disaggregated");
     }
+    if (options->services > 1 && (options->mode != REPLAY_DISAGGREGATED || !options->spawn))
+        argp_error(state, "--services 2 goes with --mode disaggregated and --spawn");
     if (options->batch * pages > 1u << 26)
         argp_error(state,
                    "--batch, --max-context and --page-size: more pages than a plan can have");
@@ -184,6 +192,9 @@ static error_t parse_engines(int key, char *text, struct argp_state *state,
     case KEY_PREFILL_ENGINES:
         options->prefill_engines =
             attnd_args_number32(state, "prefill-engines", text, 1, REPLAY_ENGINES_MAX - 1);
+        return 0;
+    case KEY_SERVICES:
+        options->services = attnd_args_number32(state, "services", text, 1, REPLAY_SERVICES_MAX);
         return 0;
     case KEY_BATCH:
         options->batch = attnd_args_number32(state, "batch", text, 1, REPLAY_BATCH_MAX);
@@ -281,6 +292,7 @@ void replay_options_parse(int argc, char **argv, struct replay_options *options)
                                      attnd_args_help, NULL,         NULL};
 
     *options = (struct replay_options){.engines = 2,
+                                       .services = 1,
                                        .layers = 4,
                                        .heads_q = 8,
                                        .heads_kv = 2,

@@ -14,6 +14,7 @@
 
 #define REPLAY_ENGINES_MAX 64u
 #define REPLAY_BATCH_MAX 512u
+#define REPLAY_SERVICES_MAX 2u
 
 enum replay_mode {
     REPLAY_SHARED,       /* every engine prefills and decodes its own requests */
@@ -37,6 +38,7 @@ struct replay_options {
     const char *trace_path, *json_path, *socket_path, *attnd_path;
     enum replay_mode mode;
     uint32_t engines, prefill_engines; /* the first of the engines prefill when disaggregated */
+    uint32_t services; /* 2: of prefill engines, and of decode engines, which bring the pages */
     uint32_t layers, heads_q, heads_kv, head_dim, dtype, page_size;
     uint32_t limit, context_max, chunk, batch, samples;
     uint64_t pool_bytes; /* 0: chosen from the trace */
@@ -56,7 +58,8 @@ struct replay_stats {
     uint64_t steps, plan_sets, plan_advances, runs, repeated; /* repeated: after a worker died */
     uint64_t pages_allocated, pages_hit, pages_evicted;
     uint64_t pages_foreign, publishes_refused; /* foreign: of pages_hit, computed by another */
-    uint64_t pages_offered, pages_claimed;
+    uint64_t pages_offered, pages_claimed;     /* claimed: in the same service, as they lie */
+    uint64_t pages_brought;                    /* from another service */
     uint64_t kv_bytes_read; /* K and V that each entry of each run covers, read once */
     uint64_t kv_bytes_flat; /* the same if no entry were shared between requests */
     uint64_t attention_ns, service_ns, fill_ns, check_ns;
@@ -80,11 +83,12 @@ struct replay_job {
     const struct replay_trace *trace;
     enum replay_cache cache;
     uint32_t pool_pages;
-    uint64_t page_bytes; /* K and V of all layers */
-    const char *socket_path;
-    struct attnd_token pool_token, prefix_token; /* the second: with the service's cache */
-    const uint16_t *prefill_of, *decode_of;      /* [requests] engine */
-    int (*pipe)[2];                              /* [engines] tickets, of decode engines; else -1 */
+    uint64_t page_bytes;                                /* K and V of all layers */
+    const char *const *socket_path;                     /* [services] */
+    struct attnd_token pool_token[REPLAY_SERVICES_MAX]; /* [services] */
+    struct attnd_token prefix_token;                    /* with the first service's cache */
+    const uint16_t *prefill_of, *decode_of;             /* [requests] engine */
+    int (*pipe)[2]; /* [engines] tickets, of decode engines; else -1 */
     uint64_t start_ns;
     struct replay_engine_slot *slot; /* [engines], shared */
 };
@@ -98,11 +102,17 @@ struct replay_result {
     uint64_t page_bytes;
 };
 
+/** replay_services_start() - what --spawn, --services and --socket ask for (services.c)
+ * @paths: [services] of their sockets; NULL: as libattnd finds it. @why: receives a sentence on
+ * failure. Return: 0; -1. */
+int replay_services_start(const struct replay_options *options,
+                          const char *paths[REPLAY_SERVICES_MAX], char *why, size_t why_bytes);
+
 /** replay_run() - one replay with forked engines (coordinator.c)
- * @why: receives a sentence on failure. Return: 0; -1. */
+ * @socket_path: [services]. @why: receives a sentence on failure. Return: 0; -1. */
 int replay_run(const struct replay_options *options, const struct replay_trace *trace,
-               const char *socket_path, enum replay_cache cache, struct replay_result *result,
-               char *why, size_t why_bytes);
+               const char *const *socket_path, enum replay_cache cache,
+               struct replay_result *result, char *why, size_t why_bytes);
 
 /** replay_cache_title() - of a column. */
 const char *replay_cache_title(enum replay_cache cache);

@@ -71,6 +71,7 @@ FIELD(saved_reading, r->total.kv_bytes_flat - r->total.kv_bytes_read)
 FIELD(saved_storage, r->total.pages_hit * r->page_bytes)
 FIELD(pages_evicted, r->total.pages_evicted)
 FIELD(handed_over, r->total.pages_claimed * r->page_bytes)
+FIELD(brought, r->total.pages_brought * r->page_bytes)
 FIELD(handover_p50, us(&r->total.handover_ns, 0.5))
 FIELD(handover_p99, us(&r->total.handover_ns, 0.99))
 FIELD(share_service, 100 * (double)r->total.attention_ns / engines_ns(r))
@@ -108,6 +109,7 @@ static const struct row rows[] = {
     {"prefix bytes saved, storage", saved_storage, BYTES, false},
     {"cached pages evicted", pages_evicted, COUNT, true},
     {"KV handed over without a copy", handed_over, BYTES, true},
+    {"KV brought from service to service", brought, BYTES, true},
     {"hand-over p50", handover_p50, TIME_P50, true},
     {"hand-over p99", handover_p99, TIME_P99, true},
     {"engines' time: in the service", share_service, PERCENT, false},
@@ -198,6 +200,13 @@ static void print_engines(FILE *out, const struct replay_options *options,
     }
 }
 
+static const char *arrangement(const struct replay_options *options)
+{
+    if (options->mode == REPLAY_SHARED)
+        return "sharing a pool";
+    return options->services == 1 ? "disaggregated" : "disaggregated over two services";
+}
+
 static void print_heading(FILE *out, const struct replay_options *options,
                           const struct replay_trace *trace, const struct replay_result *result)
 {
@@ -210,8 +219,8 @@ static void print_heading(FILE *out, const struct replay_options *options,
     if (trace->bad_lines)
         fprintf(out, ", %u bad lines skipped", trace->bad_lines);
     fprintf(out, "\n%u engines %s, %u layers, %u/%u heads of %u, %s, pool %u pages of %u (%s)\n",
-            options->engines, options->mode == REPLAY_SHARED ? "sharing a pool" : "disaggregated",
-            options->layers, options->heads_q, options->heads_kv, options->head_dim,
+            options->engines, arrangement(options), options->layers, options->heads_q,
+            options->heads_kv, options->head_dim,
             options->dtype == ATTND_DTYPE_BF16 ? "bf16" : "fp16", result->pool_pages,
             options->page_size, pool);
     fprintf(out, "service: attnd %s, %s, %s\n\n", result->service.daemon_version,

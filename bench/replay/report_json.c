@@ -47,7 +47,8 @@ static json_t *stats_json(const struct replay_stats *s, uint64_t page_bytes)
     set(stats, "prefix_bytes_of_other_engines", s->pages_foreign * page_bytes);
     set(stats, "cached_pages_evicted", s->pages_evicted);
     set(stats, "publishes_refused", s->publishes_refused);
-    set(stats, "handover_bytes", s->pages_claimed * page_bytes);
+    set(stats, "handover_bytes", (s->pages_claimed + s->pages_brought) * page_bytes);
+    set(stats, "handover_bytes_brought", s->pages_brought * page_bytes);
     set_real(stats, "attention_s", (double)s->attention_ns * 1e-9);
     set_real(stats, "pages_s", (double)s->pages_ns * 1e-9);
     set_real(stats, "service_s", (double)s->service_ns * 1e-9);
@@ -94,6 +95,7 @@ static json_t *options_json(const struct replay_options *options, const struct r
                         json_string(options->mode == REPLAY_SHARED ? "shared" : "disaggregated"));
     set(json, "engines", options->engines);
     set(json, "prefill_engines", options->prefill_engines);
+    set(json, "services", options->services);
     set(json, "layers", options->layers);
     set(json, "heads_q", options->heads_q);
     set(json, "heads_kv", options->heads_kv);

@@ -20,6 +20,7 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
     to->publishes_refused += from->publishes_refused;
     to->pages_offered += from->pages_offered;
     to->pages_claimed += from->pages_claimed;
+    to->pages_brought += from->pages_brought;
     to->kv_bytes_read += from->kv_bytes_read;
     to->kv_bytes_flat += from->kv_bytes_flat;
     to->attention_ns += from->attention_ns;

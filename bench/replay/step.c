@@ -115,6 +115,8 @@ struct answer {
 static int take(struct replay_engine *engine, const struct attnd_completion *completion,
                 struct answer *answer)
 {
+    if (completion->operation == ATTND_PAGES_CLAIM)
+        return replay_brought(engine, completion);
     if (completion->operation >= ATTND_MATCH)
         return replay_tree_taken(engine, completion);
     if (completion->fault.code == -ATTND_E_WORKER_RESTARTED && completion->user_data != TAG_PLAN)

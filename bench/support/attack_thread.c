@@ -65,6 +65,25 @@ static bool open_cache(struct bench_suite *suite, struct attnd_session *session,
                             attnd_prefix_open(session, *pool, &args, prefix));
 }
 
+/* Return: 1 go on; 0 the ring or the arena is full, for now; -1 after bench_suite_fail(). */
+static int submitted(struct bench_suite *suite, const char *what, int rc)
+{
+    if (rc == -ATTND_E_FULL)
+        return 0;
+    return bench_suite_call(suite, what, rc) ? 1 : -1;
+}
+
+/* What has ended, without waiting. Return: as submitted(). */
+static int collected(struct bench_suite *suite, struct attnd_session *session)
+{
+    struct attnd_completion done[ATTND_LANES_MAX];
+    int got;
+
+    while ((got = attnd_wait(session, done, ATTND_LANES_MAX, 0)) > 0)
+        ;
+    return submitted(suite, "attnd_wait", got);
+}
+
 static void fill_keys(struct attnd_prefix_key *keys, uint64_t *next)
 {
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -89,9 +108,16 @@ void bench_attack_claims(struct bench_suite *suite, int fd)
     for (uint32_t i = 0;; i = (i + 1) % CLAIMERS) {
         const struct attnd_prefix_args args = {
             .size = sizeof(args), .prefix = prefix[i], .blocks = KEYS, .keys = keys};
-        while (attnd_prefix_claim(session[i], &args, &op) == 0 &&
-               attnd_prefix_abandon(session[i], &args, &op) == 0)
-            ;
+        int more = 1;
+        while (more > 0) {
+            more =
+                submitted(suite, "attnd_prefix_claim", attnd_prefix_claim(session[i], &args, &op));
+            if (more > 0)
+                more = submitted(suite, "attnd_prefix_abandon",
+                                 attnd_prefix_abandon(session[i], &args, &op));
+        }
+        if (more < 0)
+            return;
         begun(&fd);
     }
 }
@@ -121,7 +147,6 @@ void bench_attack_timeouts(struct bench_suite *suite, int fd)
 {
     struct attnd_session *session[TIMERS];
     uint32_t pool, plan[TIMERS], memory[TIMERS], timeout_us = 4000000000u;
-    struct attnd_completion done[ATTND_LANES_MAX];
 
     for (uint32_t i = 0; i < TIMERS; i++) {
         const struct attnd_pool_desc desc = small_pool(4, ATTND_PAGES_OF_ENGINE);
@@ -136,14 +161,14 @@ void bench_attack_timeouts(struct bench_suite *suite, int fd)
     for (uint32_t i = 0;; i = (i + 1) % TIMERS) {
         const struct attnd_run_args run = {
             .size = sizeof(run), .q = {memory[i], 0}, .o = {memory[i], 4096}};
-        for (uint16_t lane = 0; lane < ATTND_LANES_MAX; lane++) {
+        int more = 1;
+        for (uint16_t lane = 0; lane < ATTND_LANES_MAX && more > 0; lane++) {
             const struct attnd_op op = {.lane = lane, .timeout_us = timeout_us};
             timeout_us = timeout_us > 5000000u ? timeout_us - 1000u : 4000000000u;
-            if (attnd_run(session[i], plan[i], &run, &op) < 0)
-                break;
+            more = submitted(suite, "attnd_run", attnd_run(session[i], plan[i], &run, &op));
         }
-        while (attnd_wait(session[i], done, ATTND_LANES_MAX, 0) > 0)
-            ;
+        if (more < 0 || collected(suite, session[i]) < 0)
+            return;
         begun(&fd);
     }
 }

@@ -1,4 +1,4 @@
-/* private_service.c - one daemon and some children, in static storage, because a signal handler
+/* private_service.c - daemons and some children, in static storage, because a signal handler
  * must be able to end them: everything bench_private_stop() does is allowed in one. */
 #include "bench/support/private_service.h"
 
@@ -20,8 +20,8 @@
 #define STOP_TIMEOUT_MS 10000
 #define CHILDREN_MAX 64
 
-static char directory[64], socket_path[96];
-static volatile sig_atomic_t daemon_pid, children[CHILDREN_MAX];
+static char directory[64], socket_path[BENCH_PRIVATE_MAX][96];
+static volatile sig_atomic_t daemons[BENCH_PRIVATE_MAX], children[CHILDREN_MAX];
 
 static const int fatal_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
 
@@ -51,19 +51,20 @@ static void end_process(pid_t pid, int signal_number)
 
 void bench_private_stop(void)
 {
-    pid_t pid = (pid_t)daemon_pid;
-
     for (int i = 0; i < CHILDREN_MAX; i++) {
         pid_t child = (pid_t)children[i];
         children[i] = 0;
         end_process(child, SIGKILL); /* the service cleans up behind a dead client */
     }
-    daemon_pid = 0;
-    end_process(pid, SIGTERM);
-    if (directory[0]) {
-        unlink(socket_path);
-        rmdir(directory);
+    for (int i = BENCH_PRIVATE_MAX - 1; i >= 0; i--) { /* the last may use the first */
+        pid_t pid = (pid_t)daemons[i];
+        daemons[i] = 0;
+        end_process(pid, SIGTERM);
+        if (directory[0])
+            unlink(socket_path[i]);
     }
+    if (directory[0])
+        rmdir(directory);
     directory[0] = 0;
 }
 
@@ -89,9 +90,9 @@ void bench_private_guard(void)
 
 void bench_private_leave(void)
 {
-    daemon_pid = 0;
+    memset((void *)daemons, 0, sizeof(daemons));
     memset((void *)children, 0, sizeof(children));
-    directory[0] = 0; /* the path of the socket stays good */
+    directory[0] = 0; /* the paths of the sockets stay good */
     for (size_t i = 0; i < sizeof(fatal_signals) / sizeof(fatal_signals[0]); i++)
         signal(fatal_signals[i], SIG_DFL);
     /* Ctrl-C reaches the whole group; the parent ends its children. */
@@ -110,8 +111,9 @@ void bench_private_child(pid_t pid)
 
 void bench_private_gone(pid_t pid)
 {
-    if (daemon_pid == pid)
-        daemon_pid = 0;
+    for (int i = 0; i < BENCH_PRIVATE_MAX; i++)
+        if (daemons[i] == pid)
+            daemons[i] = 0;
     for (int i = 0; i < CHILDREN_MAX; i++)
         if (children[i] == pid)
             children[i] = 0;
@@ -119,7 +121,15 @@ void bench_private_gone(pid_t pid)
 
 pid_t bench_private_pid(void)
 {
-    return (pid_t)daemon_pid;
+    return (pid_t)daemons[0];
+}
+
+int bench_private_is_daemon(pid_t pid)
+{
+    for (int i = 0; i < BENCH_PRIVATE_MAX; i++)
+        if (pid > 0 && daemons[i] == pid)
+            return 1;
+    return 0;
 }
 
 /* ---- starting ---- */
@@ -166,13 +176,16 @@ static int make_directory(void)
         directory[0] = 0;
         return -1;
     }
-    snprintf(socket_path, sizeof(socket_path), "%s/attnd.sock", directory);
+    for (int i = 0; i < BENCH_PRIVATE_MAX; i++)
+        snprintf(socket_path[i], sizeof(socket_path[i]), i ? "%s/attnd-%d.sock" : "%s/attnd.sock",
+                 directory, i + 1);
     return 0;
 }
 
-static void exec_daemon(const char *program, const char *const *arguments, pid_t parent)
+static void exec_daemon(const char *program, const char *path, const char *const *arguments,
+                        pid_t parent)
 {
-    const char *argv[32] = {program, "--socket", socket_path};
+    const char *argv[32] = {program, "--socket", path};
     int count = 3;
 
     for (; arguments && *arguments && count < 31; arguments++)
@@ -186,29 +199,29 @@ static void exec_daemon(const char *program, const char *const *arguments, pid_t
     _exit(127);
 }
 
-static int answers(void)
+static int answers(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), result;
 
     if (fd < 0)
         return 0;
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
     result = connect(fd, (struct sockaddr *)&address, sizeof(address));
     close(fd);
     return !result;
 }
 
-static int await_socket(const char *program, char *why, size_t why_bytes)
+static int await_socket(int index, const char *program, char *why, size_t why_bytes)
 {
     for (int waited_ms = 0; waited_ms < START_TIMEOUT_MS; waited_ms += 5) {
         int status;
-        pid_t pid = (pid_t)daemon_pid;
+        pid_t pid = (pid_t)daemons[index];
 
-        if (answers())
+        if (answers(socket_path[index]))
             return 0;
         if (waitpid(pid, &status, WNOHANG) == pid) {
-            daemon_pid = 0;
+            daemons[index] = 0;
             snprintf(why, why_bytes, "%s %s %d%s", program,
                      WIFEXITED(status) ? "ended with status" : "was ended by signal",
                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status),
@@ -226,14 +239,22 @@ const char *bench_private_start(const char *attnd_path, const char *const *argum
 {
     char found[PATH_MAX + 16];
     pid_t parent = getpid(), pid;
+    int index = 0;
 
     if (!attnd_path) {
         find_program(found, sizeof(found));
         attnd_path = found;
     }
     bench_private_guard();
-    if (make_directory()) {
+    if (!directory[0] && make_directory()) {
         snprintf(why, why_bytes, "no directory for the socket: %s", strerror(errno));
+        return NULL;
+    }
+    while (index < BENCH_PRIVATE_MAX && daemons[index])
+        index++;
+    if (index == BENCH_PRIVATE_MAX) {
+        snprintf(why, why_bytes, "more than %d services", BENCH_PRIVATE_MAX);
+        bench_private_stop();
         return NULL;
     }
     pid = fork();
@@ -243,11 +264,11 @@ const char *bench_private_start(const char *attnd_path, const char *const *argum
         return NULL;
     }
     if (!pid)
-        exec_daemon(attnd_path, arguments, parent);
-    daemon_pid = pid;
-    if (await_socket(attnd_path, why, why_bytes)) {
+        exec_daemon(attnd_path, socket_path[index], arguments, parent);
+    daemons[index] = pid;
+    if (await_socket(index, attnd_path, why, why_bytes)) {
         bench_private_stop();
         return NULL;
     }
-    return socket_path;
+    return socket_path[index];
 }

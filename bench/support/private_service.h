@@ -1,9 +1,10 @@
 /*
- * private_service.h - an attnd of one's own for as long as a program runs, and nothing left behind.
+ * private_service.h - an attnd of one's own for as long as a program runs, or several, and nothing
+ * left behind.
  *
- * The daemon gets a private directory for its socket. It is stopped by bench_private_stop(), by a
- * signal that ends the program (Ctrl-C, SIGTERM, a closed pipe), and by the kernel if the program
- * is killed. Children that use it can be registered and are stopped first.
+ * The daemons get a private directory for their sockets. They are stopped by bench_private_stop(),
+ * by a signal that ends the program (Ctrl-C, SIGTERM, a closed pipe), and by the kernel if the
+ * program is killed. Children that use it can be registered and are stopped first.
  */
 #ifndef ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
 #define ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
@@ -11,17 +12,24 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#define BENCH_PRIVATE_MAX 2
+
 /**
- * bench_private_start() - run attnd on a private socket and wait until it answers; one at a time
+ * bench_private_start() - run one more attnd on a private socket and wait until it answers
  * @attnd_path: the program; NULL: beside or above this one's folder, else on PATH
  * @arguments:  NULL-terminated, behind --socket PATH; NULL: none
  * @why:        receives a sentence on failure
- * Return: the socket's path, valid until bench_private_stop(); NULL.
+ * Return: the socket's path, valid until bench_private_stop(); NULL, and nothing runs any more.
  */
 const char *bench_private_start(const char *attnd_path, const char *const *arguments, char *why,
                                 size_t why_bytes);
 
-/** bench_private_stop() - end children and daemon, wait for them, remove the directory. Harmless
+/** bench_private_peer() - one more, linked to @giver, a socket of a private service: its engines
+ * can claim tickets of that one. Return: as bench_private_start(). */
+const char *bench_private_peer(const char *attnd_path, const char *giver, char *why,
+                               size_t why_bytes);
+
+/** bench_private_stop() - end children and daemons, wait for them, remove the directory. Harmless
  * without a daemon. */
 void bench_private_stop(void);
 
@@ -35,7 +43,9 @@ void bench_private_leave(void);
 void bench_private_child(pid_t pid);
 void bench_private_gone(pid_t pid);
 
-/** bench_private_pid() - of the daemon, 0 if there is none. */
+/** bench_private_pid() - of the first daemon, 0 if there is none. */
 pid_t bench_private_pid(void);
+/** bench_private_is_daemon() - is @pid one of them? */
+int bench_private_is_daemon(pid_t pid);
 
 #endif

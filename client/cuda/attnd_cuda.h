@@ -34,9 +34,11 @@ struct attnd_tensor; /* attnd.h */
 int attnd_cuda_map(struct attnd_session *session, uint32_t memory, CUdeviceptr *address);
 
 /**
- * attnd_cuda_unmap() - the reverse; nothing of this process may use the address any more
+ * attnd_cuda_unmap() - the reverse; what is submitted from now on may not use the address any more
  * @address: from attnd_cuda_map(); needs no session
- * Return: 0; -ATTND_E_DEVICE.
+ * Blocks until all that was submitted to the current context is over, which may use it. Not while a
+ * stream captures: a graph of this process that uses the address must not be launched any more.
+ * Return: 0; -ATTND_E_BUSY a stream captures, and the mapping stays; -ATTND_E_DEVICE.
  */
 int attnd_cuda_unmap(CUdeviceptr address);
 

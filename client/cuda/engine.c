@@ -69,7 +69,7 @@ void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane)
         (void)cuEventSynchronize(engine->launched[lane]);
 }
 
-int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
+void attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
 
@@ -77,7 +77,8 @@ int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstrea
         result = cuEventCreate(&engine->launched[lane], CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS)
         result = cuEventRecord(engine->launched[lane], stream);
-    return attnd_engine_fault(result);
+    if (result != CUDA_SUCCESS)
+        (void)cuStreamSynchronize(stream);
 }
 
 int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,

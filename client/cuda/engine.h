@@ -102,6 +102,7 @@ struct attnd_engine {
     struct engine_plan *plans;
     struct engine_run **runs; /* [facts.runs_max], a slot each */
     uint32_t serial;
+    uint64_t cuts; /* that were enqueued: a number each */
 };
 
 /* ---- engine.c ---- */
@@ -122,9 +123,9 @@ int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t
                       void **arguments);
 /** attnd_engine_free() - a block that nothing in flight and no graph uses. */
 void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address);
-/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. Return: 0 or a fault.
- */
-int attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
+/** attnd_engine_note_launch() - one of a lane, so that it can be waited for. It is in the stream
+ * already: where it cannot be noted it is waited for, and what that fails with is the stream's. */
+void attnd_engine_note_launch(struct attnd_engine *engine, uint32_t lane, CUstream stream);
 /** attnd_engine_wait() - for the launches of a lane that no capture took in. */
 void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane);
 /** attnd_engine_kernel() - the worker kernel that executes what @number does. NULL: *@code. */

@@ -37,8 +37,11 @@ static int map_image(struct attnd_engine *engine, struct engine_plan *plan)
     CUresult result =
         cuMemHostRegister(plan->shm.address, plan->shm.size_bytes,
                           CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY);
-    if (result == CUDA_SUCCESS)
-        result = cuMemHostGetDevicePointer(&plan->image_at, plan->shm.address, 0);
+    if (result != CUDA_SUCCESS)
+        return attnd_engine_fault(result);
+    result = cuMemHostGetDevicePointer(&plan->image_at, plan->shm.address, 0);
+    if (result != CUDA_SUCCESS)
+        (void)cuMemHostUnregister(plan->shm.address);
     return attnd_engine_fault(result);
 }
 

@@ -175,7 +175,9 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     kernel = attnd_engine_kernel(engine, number, &rc);
     if (kernel)
         rc = launch(engine, run, kernel, stream, captures ? 0 : 1);
-    return rc < 0 || captures ? rc : attnd_engine_note_launch(engine, lane, stream);
+    if (rc == 0 && !captures)
+        attnd_engine_note_launch(engine, lane, stream);
+    return rc;
 }
 
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)

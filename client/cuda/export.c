@@ -111,8 +111,8 @@ static int import(struct attnd_session *session, const struct allocation *alloca
     return rc;
 }
 
-int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
-                      struct attnd_tensor *tensor)
+static int export_tensor(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
+                         struct attnd_tensor *tensor)
 {
     struct allocation allocation = {.base = 0};
     int rc = attnd_session_check(session);
@@ -142,4 +142,16 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
         return rc;
     *tensor = (struct attnd_tensor){.memory = memory, .offset_bytes = offset_bytes};
     return 0;
+}
+
+/* An engine may capture a stream meanwhile, in which this has no part. */
+int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
+                      struct attnd_tensor *tensor)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
+    int rc = export_tensor(session, address, size_bytes, tensor);
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
+    return rc;
 }

@@ -3,7 +3,8 @@
  *
  * Import, reserve, map, allow: four calls of the driver, none of which waits for running kernels.
  * The handle of the import is released at once, because the mapping keeps the memory; so a mapping
- * is all there is to undo, and the driver can be asked how long it is.
+ * is all there is to undo, and the driver can be asked how long it is. To undo it waits: a kernel
+ * that is still to run may use it.
  */
 #include "client/cuda/attnd_cuda.h"
 
@@ -69,8 +70,11 @@ int attnd_cuda_unmap(CUdeviceptr address)
 {
     CUdeviceptr base = 0;
     size_t bytes = 0;
-    CUresult result = cuMemGetAddressRange(&base, &bytes, address);
+    CUresult result = cuCtxSynchronize();
 
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        return attnd_fault_raise(-ATTND_E_BUSY, ATTND_F_MEMORY, 0, result, 0);
+    result = cuMemGetAddressRange(&base, &bytes, address);
     if (result == CUDA_SUCCESS)
         result = cuMemUnmap(base, bytes);
     if (result == CUDA_SUCCESS)

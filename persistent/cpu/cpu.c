@@ -34,7 +34,7 @@ static void describe(struct attnd_backend *backend)
         .rows_per_tile = ATTND_ROWS_MAX,
         .mailbox_kind = ATTND_KIND_HOST,
         .kv_granule = ATTND_KEYS_BLOCK,
-        .memory_kinds = 1u << ATTND_KIND_HOST,
+        .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_LENT_HOST,
         .scratch_bytes = backend->scratch_bytes,
         .options = attnd_cpu_options(),
     };
@@ -170,6 +170,7 @@ const struct attnd_backend_ops attnd_backend_cpu = {
     .map = attnd_cpu_memory_map,
     .unmap = attnd_cpu_memory_unmap,
     .copy = attnd_cpu_copy,
+    .bring = attnd_cpu_bring,
     .park = park,
     .check = attnd_cpu_check,
     .check_period_ms = ATTND_CPU_LOOK_MS,

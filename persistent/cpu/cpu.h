@@ -311,6 +311,8 @@ void attnd_cpu_merge_state(const struct attnd_cpu_worker *worker, const struct a
 
 /** attnd_cpu_copy() - as copy() of struct attnd_backend_ops. */
 int attnd_cpu_copy(struct attnd_backend *backend, uint64_t offset_bytes);
+/** attnd_cpu_bring() - as bring() of struct attnd_backend_ops. */
+int attnd_cpu_bring(struct attnd_backend *backend, uint64_t offset_bytes);
 
 /* ---- variant.c ---- */
 
@@ -338,7 +340,7 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
                                                       uint32_t kv_head, uint32_t count);
 
 /** attnd_cpu_row_finish() - the sink of query head @head and v_scale, at the end of a row. @m and
- * @l move along; a row that saw nothing stays as it is. Return: what the row's o is to be
+ * @l move along; of a row that saw nothing they are -inf and 0. Return: what the row's o is to be
  * multiplied with.
  */
 float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l);

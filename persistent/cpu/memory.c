@@ -1,5 +1,6 @@
 /*
- * memory.c - the worker's memory table on the CPU: each object is a memfd, mapped shared.
+ * memory.c - the worker's memory table on the CPU: each object is a memfd, mapped shared. Another
+ * service's is mapped for reading.
  *
  * The daemon seals what it hands out against shrinking, so a mapping stays valid until unmap, and
  * proves before unmap that no run in flight names it. Look-ups happen once a run, not once a tile.
@@ -13,7 +14,8 @@
 int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index,
                          const struct attnd_memory_source *source, struct attnd_fault *fault)
 {
-    if (source->kind != ATTND_KIND_HOST)
+    const int lent = source->kind == ATTND_KIND_LENT_HOST;
+    if (source->kind != ATTND_KIND_HOST && !lent)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, index,
                                source->kind, ATTND_KIND_HOST);
     if (index >= ATTND_MEMORIES_MAX)
@@ -22,8 +24,8 @@ int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index,
     struct attnd_cpu_memory *memory = &backend->memories[index];
     if (memory->address != 0)
         return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_MEMORY, index, 0, 0);
-    void *address =
-        mmap(NULL, source->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, source->fd, 0);
+    void *address = mmap(NULL, source->size_bytes, lent ? PROT_READ : PROT_READ | PROT_WRITE,
+                         MAP_SHARED, source->fd, 0);
     if (address == MAP_FAILED)
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, index, errno, 0);
     memory->size_bytes = source->size_bytes;

@@ -18,16 +18,15 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
 {
     const struct attnd_plan_head *plan = run->plan;
     uint16_t *out = run->o + row * plan->o_pitch.row + head * plan->o_pitch.head;
-    float lse = -INFINITY;
-    if (l == 0.0f) { /* nothing seen; NaN is not 0 */
+    const int seen = l != 0.0f; /* NaN is not 0 */
+    const float scale = attnd_cpu_row_finish(run, head, &m, &l);
+    if (seen && m == -INFINITY)
+        l = NAN; /* every key seen was at -inf: all weights are 0, their sum's 0 / 0 */
+    const float lse = l == 0.0f ? -INFINITY : m + log2f(l);
+    if (seen)
+        kernel->narrow(out, o, plan->dim_vo, plan->dtype, scale / l);
+    else
         memset(out, 0, plan->dim_vo * sizeof *out);
-    } else {
-        const float scale = attnd_cpu_row_finish(run, head, &m, &l);
-        /* All weights are 0 where every key seen was at -inf: their sum's 0 / 0. */
-        float sum = m == -INFINITY ? NAN : l;
-        kernel->narrow(out, o, plan->dim_vo, plan->dtype, scale / sum);
-        lse = m + log2f(sum);
-    }
     if (run->lse != NULL)
         run->lse[row * plan->lse_pitch.row + head * plan->lse_pitch.head] =
             plan->flags & ATTND_BATCH_LSE_LN ? lse * LN2 : lse;

@@ -125,7 +125,7 @@ float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float
     const float v_scale = attnd_cpu_v_scale(run, head / run->plan->group);
     const float sink = run->sinks ? run->sinks[head] * LOG2E : -INFINITY;
 
-    if (*l == 0.0f || sink == -INFINITY)
+    if (sink == -INFINITY)
         return v_scale;
     const float top = sink > *m ? sink : *m;
     const float weight = exp2f(*m - top);

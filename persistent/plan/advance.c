@@ -71,17 +71,22 @@ static int check_pages(const struct attnd_advance_view *advance, uint32_t pool_p
     return 0;
 }
 
+static void count_pages(struct attnd_plan *plan, const struct attnd_advance_view *advance)
+{
+    for (uint32_t i = 0; advance->pages && i < advance->entries; i++)
+        plan->state[plan->shared + i].pages_used += pages_added(advance, i);
+}
+
+/* Those that were counted, into the heap. */
 static void append_pages(struct attnd_plan *plan, const struct attnd_advance_view *advance)
 {
-    for (uint32_t i = 0; i < advance->entries; i++) {
-        struct attnd_entry_state *state = &plan->state[plan->shared + i];
+    for (uint32_t i = 0; advance->pages && i < advance->entries; i++) {
+        const struct attnd_entry_state *state = &plan->state[plan->shared + i];
         const uint32_t added = pages_added(advance, i);
 
-        if (!added)
-            continue;
-        memcpy(plan->kv_pages + state->entry.page_begin + state->pages_used,
-               advance->page_indices + advance->page_indptr[i], added * sizeof(int32_t));
-        state->pages_used += added;
+        if (added)
+            memcpy(plan->kv_pages + state->entry.page_begin + state->pages_used - added,
+                   advance->page_indices + advance->page_indptr[i], added * sizeof(int32_t));
     }
 }
 
@@ -109,8 +114,8 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
         return code;
     assert(!attnd_planner_unshares(plan, advance));
 
-    if (advance->pages)
-        append_pages(plan, advance);
+    count_pages(plan, advance);
+    append_pages(plan, advance);
     if (advance->entries)
         memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries + plan->shared,
                advance->kv_len, advance->entries * sizeof(int32_t));
@@ -142,7 +147,7 @@ static void unshare(struct attnd_plan *plan, const struct attnd_advance_view *ad
 {
     const uint32_t entries = advance->entries;
 
-    memmove(plan->state, plan->state + plan->shared, entries * sizeof(*plan->state));
+    memcpy(plan->state, plan->before->state + plan->shared, entries * sizeof(*plan->state));
     plan->shape.entries = entries;
     plan->shape.levels -= plan->shared_levels;
     plan->shape.flags &= ~ATTND_PLAN_ONE_PASS;
@@ -152,23 +157,30 @@ static void unshare(struct attnd_plan *plan, const struct attnd_advance_view *ad
         state->keys_begin = 0;
         state->kv_len = (uint32_t)advance->kv_len[i];
         state->entry.level -= plan->shared_levels;
-        plan->entries[i] = state->entry;
-        plan->kv_len[i] = advance->kv_len[i];
     }
     plan->shared = plan->shared_levels = 0;
     plan->keys_again = 0;
     plan->found = (struct attnd_plan_found){0};
+    count_pages(plan, advance);
 }
 
-int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance,
-                          uint32_t pool_pages, struct attnd_fault *fault)
+int attnd_planner_build_unshared(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                                 uint32_t pool_pages, struct attnd_fault *fault)
 {
     int code = check(plan, advance, pool_pages, fault);
     if (code)
         return code;
-    attnd_plan_new_version(plan);
+    attnd_plan_begin(plan);
     unshare(plan, advance);
-    if (advance->pages)
-        append_pages(plan, advance);
-    return attnd_plan_build(plan, 0, fault); /* equal pages are not looked for with fixed splits */
+    code = attnd_plan_build(plan, 0, fault); /* equal pages are not looked for with fixed splits */
+    if (code)
+        attnd_planner_drop(plan);
+    return code;
+}
+
+void attnd_planner_write_unshared(struct attnd_plan *plan, const struct attnd_advance_view *advance)
+{
+    attnd_plan_copy_entries(plan, 0, advance->entries);
+    append_pages(plan, advance);
+    attnd_plan_write(plan);
 }

@@ -1,5 +1,6 @@
 /*
- * fill.c - entries, their pages, and the lengths of generation 0.
+ * fill.c - entries, their pages, and the lengths of generation 0: first what each entry is, then
+ * all of it into the heap.
  *
  * Page lists lie one behind the other in kv_pages. An entry of the last level has reserve_pages
  * empty slots behind its list, for advance to fill: the worker's view of an entry (page_begin,
@@ -67,9 +68,7 @@ static void copy_pages(struct attnd_plan *plan, const struct attnd_level_view *l
     }
 }
 
-/* Into the heap. In a pass of its own: an entry that was just written field by field cannot be
- * loaded as a whole before all of that is through. */
-static void copy_entries(struct attnd_plan *plan, uint32_t begin, uint32_t end)
+void attnd_plan_copy_entries(struct attnd_plan *plan, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
         plan->entries[i] = plan->state[i].entry;
@@ -82,17 +81,29 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
     uint32_t index = plan->shared, page = 0;
 
     for (uint32_t l = 0; l < batch->levels; l++) {
-        const uint32_t reserve = l + 1 == batch->levels ? batch->reserve_pages : 0;
-        const uint32_t first = index, page_begin = page;
-
-        plan->level_entries[l] = first;
-        page = fill_level(plan, batch, l, first, page);
+        plan->level_entries[l] = index;
+        page = fill_level(plan, batch, l, index, page);
         index += batch->level[l].entries;
-        copy_entries(plan, first, index);
-        if (batch->options & ATTND_OPTION_MASK && l + 1 == batch->levels)
-            memcpy(plan->mask_begin + first, batch->mask_indptr,
-                   batch->level[l].entries * sizeof(*plan->mask_begin));
-        copy_pages(plan, &batch->level[l], plan->state + first, page_begin, reserve);
     }
     plan->level_entries[batch->levels] = index;
+}
+
+void attnd_plan_write_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch)
+{
+    const uint32_t last = batch->levels - 1;
+    uint32_t page = 0;
+
+    attnd_plan_copy_entries(plan, 0, plan->level_entries[batch->levels]);
+    for (uint32_t g = 1; g < ATTND_GENERATIONS; g++) /* those of share.c: always the same */
+        for (uint32_t i = 0; i < plan->shared; i++)
+            plan->kv_len[(size_t)g * plan->capacity.entries + i] = (int32_t)plan->state[i].kv_len;
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct attnd_level_view *level = &batch->level[l];
+        const uint32_t reserve = l == last ? batch->reserve_pages : 0;
+        copy_pages(plan, level, plan->state + plan->level_entries[l], page, reserve);
+        page += level->pages + level->entries * reserve;
+    }
+    if (batch->options & ATTND_OPTION_MASK)
+        memcpy(plan->mask_begin + plan->level_entries[last], batch->mask_indptr,
+               batch->level[last].entries * sizeof(*plan->mask_begin));
 }

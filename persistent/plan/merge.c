@@ -136,27 +136,49 @@ static void mark_alone(struct attnd_plan *plan, const struct row_walk *walk,
         plan->built[block->tile_begin + t].parts_alone = 1;
 }
 
-void attnd_plan_build_merges(struct attnd_plan *plan)
+/* Of one level each block is a segment. */
+static void count_of_blocks(struct attnd_plan *plan)
 {
-    uint32_t merges = 0, parts = 0;
+    for (uint32_t b = 0; b < plan->level_blocks[plan->shape.levels]; b++) {
+        plan->shape.merges += plan->blocks[b].partial;
+        plan->shape.parts += plan->blocks[b].partial ? plan->blocks[b].tile_count : 0;
+    }
+}
+
+void attnd_plan_count_merges(struct attnd_plan *plan)
+{
+    struct row_walk walk = walk_rows(plan);
 
     mark_shared(plan);
     assign_partials(plan);
-    if (plan->shape.partial_rows) {
-        struct row_walk walk = walk_rows(plan);
-
-        while (walk_next(plan, &walk)) {
+    plan->shape.merges = plan->shape.parts = 0;
+    if (walk.levels < 2) {
+        count_of_blocks(plan);
+    } else {
+        while (plan->shape.partial_rows && walk_next(plan, &walk)) {
             if (!plan->blocks[walk.cover[0]].partial)
                 continue;
-            const struct attnd_merge merge = merge_of(plan, &walk, parts);
-            assert(merges < plan->capacity.merges &&
-                   parts + merge.part_count <= plan->capacity.partial_rows);
-            for (uint32_t c = 0; c < walk.covers; c++)
-                parts = list_parts(plan, &plan->blocks[walk.cover[c]], &merge, merges, parts);
-            mark_alone(plan, &walk, &merge);
-            plan->merges[merges++] = merge;
+            plan->shape.merges++;
+            plan->shape.parts += merge_of(plan, &walk, 0).part_count;
         }
     }
-    plan->shape.merges = merges;
-    plan->shape.parts = parts;
+    assert(plan->shape.merges <= plan->capacity.merges &&
+           plan->shape.parts <= plan->capacity.partial_rows);
+}
+
+void attnd_plan_build_merges(struct attnd_plan *plan)
+{
+    struct row_walk walk = walk_rows(plan);
+    uint32_t merges = 0, parts = 0;
+
+    while (plan->shape.partial_rows && walk_next(plan, &walk)) {
+        if (!plan->blocks[walk.cover[0]].partial)
+            continue;
+        const struct attnd_merge merge = merge_of(plan, &walk, parts);
+        for (uint32_t c = 0; c < walk.covers; c++)
+            parts = list_parts(plan, &plan->blocks[walk.cover[c]], &merge, merges, parts);
+        mark_alone(plan, &walk, &merge);
+        plan->merges[merges++] = merge;
+    }
+    assert(merges == plan->shape.merges && parts == plan->shape.parts);
 }

@@ -168,6 +168,5 @@ int attnd_plan_place(struct attnd_plan *plan, struct attnd_fault *fault)
         while (attnd_plan_next_piece(plan, &walk))
             places++;
     }
-    attnd_plan_write_places(plan, 0, NULL);
     return 0;
 }

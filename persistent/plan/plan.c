@@ -16,6 +16,9 @@
  *             not far behind; or each class so, for workers of its own
  *   head      last, here
  *
+ * All that may fail is decided in the private half, beside the batch that the plan has: a set that
+ * is refused has written nothing, and gives the private half back as it was.
+ *
  * What a plan does not hold is as important: no layer, no q or o address, no lengths inside tiles.
  * A run descriptor brings the first two, a generation the last, so one plan serves every layer of a
  * step and, by advance.c, the steps after it.
@@ -46,7 +49,7 @@ static size_t memory_bytes(const struct attnd_plan_limits *limits,
 
     return (capacity->shared ? (requests + 1) * sizeof(*plan->key_ns) : 0) +
            blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
-           (requests + capacity->shared) * sizeof(*plan->state) +
+           2 * (requests + capacity->shared) * sizeof(*plan->state) + sizeof(*plan->before) +
            2 * capacity->shared * sizeof(*plan->nodes) + 2 * tiles * sizeof(*plan->order) +
            tiles * sizeof(*plan->tile_ns);
 }
@@ -72,12 +75,15 @@ static int allocate_private(struct attnd_plan *plan)
     if (!plan->memory)
         return -ATTND_E_NO_MEMORY;
     /* Widest alignment first: no padding between them. */
-    plan->key_ns = plan->memory;
+    plan->before = plan->memory;
+    plan->key_ns = (double *)(void *)(plan->before + 1);
     plan->blocks =
         (struct attnd_row_block *)(void *)(plan->key_ns + (capacity->shared ? requests + 1 : 0));
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
     plan->state = (struct attnd_entry_state *)(void *)(plan->built + tiles);
-    plan->nodes = (struct attnd_shared_node *)(void *)(plan->state + requests + capacity->shared);
+    plan->state_spare = plan->state + requests + capacity->shared;
+    plan->nodes =
+        (struct attnd_shared_node *)(void *)(plan->state_spare + requests + capacity->shared);
     plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
     plan->tile_ns = (float *)(void *)(plan->order_spare + tiles);
@@ -194,11 +200,6 @@ static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_v
     shape->v_pitch = batch->v_pitch;
 }
 
-void attnd_plan_new_version(struct attnd_plan *plan)
-{
-    plan->shape.set_version = attnd_take64(&sets, 1) + 1;
-}
-
 static void make_empty(struct attnd_plan *plan)
 {
     const uint64_t version = plan->shape.set_version;
@@ -210,48 +211,83 @@ static void make_empty(struct attnd_plan *plan)
     plan->shared = plan->shared_levels = 0;
 }
 
+void attnd_plan_begin(struct attnd_plan *plan)
+{
+    struct attnd_entry_state *state = plan->state_spare;
+
+    *plan->before = *plan;
+    plan->state_spare = plan->state;
+    plan->state = state;
+    plan->shape.set_version = attnd_take64(&sets, 1) + 1;
+}
+
+void attnd_planner_drop(struct attnd_plan *plan)
+{
+    *plan = *plan->before;
+}
+
 int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault)
 {
     int code = attnd_plan_build_tiles(plan, fixed_split, fault);
 
-    if (code) {
-        make_empty(plan);
-    } else {
-        attnd_plan_build_merges(plan);
-        attnd_plan_order_tiles(plan);
-        plan->shape.reads_first = attnd_plan_reads_first(plan);
-        plan->found.fused =
-            plan->mix.fused && plan->mix.compute_workers < plan->limits.target.tile_workers;
-        if (plan->mix.classes > 1 || plan->shape.levels > 1)
-            plan->shape.flags |= ATTND_PLAN_ONE_PASS;
-    }
-    *plan->head = plan->shape;
-    return code;
+    if (code)
+        return code;
+    attnd_plan_count_merges(plan);
+    plan->shape.reads_first = attnd_plan_reads_first(plan);
+    plan->found.fused =
+        plan->mix.fused && plan->mix.compute_workers < plan->limits.target.tile_workers;
+    if (plan->mix.classes > 1 || plan->shape.levels > 1)
+        plan->shape.flags |= ATTND_PLAN_ONE_PASS;
+    return 0;
 }
 
-int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
-                      struct attnd_fault *fault)
+void attnd_plan_write(struct attnd_plan *plan)
+{
+    attnd_plan_build_merges(plan);
+    attnd_plan_order_tiles(plan);
+    *plan->head = plan->shape;
+}
+
+int attnd_planner_build(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault)
 {
     assert(batch->levels >= 1 && batch->levels <= ATTND_LEVELS_MAX);
     assert(batch->heads_q >= plan->pool.heads_kv && batch->heads_q % plan->pool.heads_kv == 0);
 
     assert(fits(&plan->limits, batch));
 
-    attnd_plan_new_version(plan);
+    attnd_plan_begin(plan);
     make_empty(plan);
-    *plan->variant = batch->variant;
     take_shape(&plan->shape, batch);
     attnd_plan_share(plan, batch);
     attnd_plan_fill_entries(plan, batch);
     attnd_plan_share_entries(plan);
     int code = attnd_plan_place(plan, fault);
-    if (code) {
-        make_empty(plan);
-        *plan->head = plan->shape;
-        return code;
-    }
-    return attnd_plan_build(
-        plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0, fault);
+    if (!code)
+        code = attnd_plan_build(
+            plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0,
+            fault);
+    if (code)
+        attnd_planner_drop(plan);
+    return code;
+}
+
+void attnd_planner_write(struct attnd_plan *plan, const struct attnd_batch_view *batch)
+{
+    *plan->variant = batch->variant;
+    attnd_plan_write_entries(plan, batch);
+    attnd_plan_write_places(plan, 0, NULL);
+    attnd_plan_write(plan);
+}
+
+int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                      struct attnd_fault *fault)
+{
+    int code = attnd_planner_build(plan, batch, fault);
+
+    if (!code)
+        attnd_planner_write(plan, batch);
+    return code;
 }
 
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan)

@@ -128,14 +128,23 @@ void attnd_plan_free(struct attnd_plan *plan);
  * @batch: admitted (service/admission/admit.h): the planner asserts its capacities and does not
  *         check them again
  *
- * No run of the plan may be in flight. Threads: one. Allocates nothing.
+ * No run of the plan may be in flight. Threads: one. Allocates nothing. In two parts: what may fail
+ * (attnd_planner_build()), and what then is written for the worker.
  * Return: 0; -ATTND_E_NO_SPACE, field fixed_split, for parts that do not fit (limit is the shortest
  * that do; 0: the plan was made without); -ATTND_E_RANGE for a batch whose items cannot be kept
  * below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value the keys it may come to have,
- * limit how many of them fit. The plan is then empty: no rows, no tiles.
+ * limit how many of them fit; and what attnd_plan_place() refuses. Nothing is changed on failure.
  */
 int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
                       struct attnd_fault *fault);
+/** attnd_planner_build() - the first part: attnd_plan_shape() is the batch's then, and the heap as
+ * it was. attnd_planner_write() or attnd_planner_drop() follow. */
+int attnd_planner_build(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault);
+/** attnd_planner_write() - the second part, of what was built of @batch. */
+void attnd_planner_write(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+/** attnd_planner_drop() - the plan is what it was before the last build, which is not written. */
+void attnd_planner_drop(struct attnd_plan *plan);
 
 /**
  * attnd_planner_advance() - write new lengths into generation @generation and append pages
@@ -163,17 +172,20 @@ uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t p
                                 uint32_t block_tokens);
 
 /** attnd_planner_unshares() - 1 if @advance shrinks a request into keys that tiles of other entries
- * read for it, and so needs attnd_planner_unshare(). */
+ * read for it, and so needs attnd_planner_build_unshared(). */
 int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_advance_view *advance);
 
 /**
- * attnd_planner_unshare() - an advance, with tiles that read nothing for several requests
- * Lengths go into generation 0 of a new version. No run of the plan may be in flight. Allocates
- * nothing. Return: 0; as attnd_planner_advance(), with nothing changed; as attnd_planner_set(), and
- * the plan is empty then.
+ * attnd_planner_build_unshared(), attnd_planner_write_unshared() - an advance, in tiles of its own
+ * Nothing is read for several requests any more. Lengths go into generation 0 of a new version. No
+ * run of the plan may be in flight. Allocates nothing. In two parts, as a set, and dropped in the
+ * same way. Return: 0; as attnd_planner_advance() and as attnd_planner_set(). Nothing is changed on
+ * failure.
  */
-int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance,
-                          uint32_t pool_pages, struct attnd_fault *fault);
+int attnd_planner_build_unshared(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                                 uint32_t pool_pages, struct attnd_fault *fault);
+void attnd_planner_write_unshared(struct attnd_plan *plan,
+                                  const struct attnd_advance_view *advance);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);
@@ -183,7 +195,7 @@ const struct attnd_plan_head *attnd_plan_shape(const struct attnd_plan *plan);
 /** attnd_plan_entry() - likewise entry @index < shape's entries. */
 const struct attnd_entry *attnd_plan_entry(const struct attnd_plan *plan, uint32_t index);
 
-/** attnd_plan_found() - what the last attnd_planner_set() found; zeros if it failed. */
+/** attnd_plan_found() - what was found in the batch that the plan has. */
 struct attnd_plan_found attnd_plan_found(const struct attnd_plan *plan);
 
 /** attnd_plan_shared_entries() - entries in front of the batch's own that the planner added. */

@@ -138,13 +138,15 @@ struct attnd_plan {
 
     /* private, one allocation */
     void *memory;
-    struct attnd_row_block *blocks;              /* [blocks]: by level, then by row */
-    struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
-    struct attnd_entry_state *state;             /* [requests]: by level */
-    uint32_t *order, *order_spare;               /* [tiles] */
-    float *tile_ns;                              /* [tiles] */
-    struct attnd_shared_node *nodes;             /* [2 * shared] */
-    double *key_ns;                              /* [requests + 1]: sums over requests; share.c */
+    struct attnd_row_block *blocks;        /* [blocks]: by level, then by row */
+    struct attnd_tile *built;              /* [tiles]: by block, then by kv_begin */
+    struct attnd_entry_state *state;       /* [requests]: by level */
+    struct attnd_entry_state *state_spare; /* [requests]: of `before`, or unused */
+    struct attnd_plan *before;             /* while a set may still be dropped: what the plan was */
+    uint32_t *order, *order_spare;         /* [tiles] */
+    float *tile_ns;                        /* [tiles] */
+    struct attnd_shared_node *nodes;       /* [2 * shared] */
+    double *key_ns;                        /* [requests + 1]: sums over requests; share.c */
     uint32_t level_blocks[ATTND_LEVELS_MAX + 1]; /* level l owns blocks [l]..[l + 1] */
 };
 
@@ -175,7 +177,8 @@ double attnd_plan_bytes_ns(const struct attnd_plan *plan);
 /** attnd_plan_share() - find equal leading pages of @batch and decide which are read once.
  * Sets plan->shared; the entries are for attnd_plan_fill_entries() to write. */
 void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *batch);
-/** attnd_plan_share_entries() - the entries that were found, when the batch's are there. */
+/** attnd_plan_share_entries() - the entries that were found, when the batch's are there, into the
+ * private half. */
 void attnd_plan_share_entries(struct attnd_plan *plan);
 
 /* How blocks are cut along KV: into parts of about @target time, of at least that much or to the
@@ -201,8 +204,12 @@ struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan);
 uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
                                 const struct attnd_split *split);
 
-/** attnd_plan_fill_entries() - entries, page lists and generation 0. */
+/** attnd_plan_fill_entries() - entries, into the private half. */
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+/** attnd_plan_write_entries() - those, page lists and generation 0 into the heap. */
+void attnd_plan_write_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+/** attnd_plan_copy_entries() - some entries, and their lengths of generation 0, into the heap. */
+void attnd_plan_copy_entries(struct attnd_plan *plan, uint32_t begin, uint32_t end);
 
 /* Rows of an entry that have the same entry on each later level (place.c). */
 struct attnd_piece_walk {
@@ -271,17 +278,22 @@ int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block
 int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
                            struct attnd_fault *fault);
 
-/** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan
- * if that fails. Return: as attnd_planner_set(). */
+/** attnd_plan_begin() - a new version of the plan, which attnd_planner_drop() takes back. What a
+ * worker has of the plan is stale when it is written. */
+void attnd_plan_begin(struct attnd_plan *plan);
+/** attnd_plan_build() - tiles and how many merges, of entries that are there, in the private half.
+ * Return: as attnd_planner_set(). */
 int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault);
+/** attnd_plan_write() - merges, tiles in order and the head into the heap. */
+void attnd_plan_write(struct attnd_plan *plan);
 
 /** attnd_plan_reads_first() - of blocks that are there, what the plan's head has by that name. */
 uint64_t attnd_plan_reads_first(const struct attnd_plan *plan);
 
-/** attnd_plan_new_version() - what a worker has of the plan is stale. */
-void attnd_plan_new_version(struct attnd_plan *plan);
-
-/** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
+/** attnd_plan_count_merges() - give partial rows to tiles whose rows have several parts, and count
+ * merges and their parts. */
+void attnd_plan_count_merges(struct attnd_plan *plan);
+/** attnd_plan_build_merges() - those that were counted, into the heap. */
 void attnd_plan_build_merges(struct attnd_plan *plan);
 
 /** attnd_plan_order_tiles() - plan->built into the heap: largest cost first, equals in order; of a

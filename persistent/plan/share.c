@@ -354,9 +354,6 @@ void attnd_plan_share_entries(struct attnd_plan *plan)
             .keys_begin = node->keys_begin,
             .page = first->page,
         };
-        plan->entries[i] = plan->state[i].entry;
-        for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
-            plan->kv_len[(size_t)g * plan->capacity.entries + i] = (int32_t)node->keys;
         for (uint32_t r = node->begin; r < node->end; r++)
             plan->state[plan->shared + r].keys_begin = node->keys;
         plan->found.bytes_saved += (uint64_t)(node->end - node->begin - 1) *

@@ -228,6 +228,57 @@ static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
         (double)cache->evicted_blocks);
 }
 
+static double peer_up(const Attnd__PeerStatus *peer)
+{
+    return peer->up_ms > 0;
+}
+
+static double peer_under_way(const Attnd__PeerStatus *peer)
+{
+    return peer->under_way;
+}
+
+static double peer_done(const Attnd__PeerStatus *peer)
+{
+    return (double)peer->done;
+}
+
+static double peer_failed(const Attnd__PeerStatus *peer)
+{
+    return (double)peer->failed;
+}
+
+static double peer_bytes(const Attnd__PeerStatus *peer)
+{
+    return (double)peer->bytes;
+}
+
+/* Those that this service claims from: those that claim here come and go. */
+static void print_peers(FILE *out, const Attnd__Status *status)
+{
+    static const struct {
+        const char *name, *type, *help;
+        double (*value)(const Attnd__PeerStatus *peer);
+    } metrics[] = {
+        {"peer_up", "gauge", "1 if there is a link to another service.", peer_up},
+        {"peer_transfers", "gauge", "Tickets of it whose pages are being brought.", peer_under_way},
+        {"peer_transfers_done_total", "counter", "Those that were brought.", peer_done},
+        {"peer_transfers_failed_total", "counter", "Those that were not.", peer_failed},
+        {"peer_bytes_total", "counter", "Keys and values brought.", peer_bytes},
+    };
+
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        head(out, metrics[m].name, metrics[m].type, metrics[m].help);
+        for (size_t i = 0; i < status->n_peers; i++) {
+            if (status->peers[i]->claims)
+                continue;
+            fprintf(out, "attnd_%s{peer=\"", metrics[m].name);
+            label(out, status->peers[i]->name);
+            fprintf(out, "\"} %.17g\n", metrics[m].value(status->peers[i]));
+        }
+    }
+}
+
 void attnd_metrics_print(FILE *out, const Attnd__Status *status)
 {
     print_service(out, status);
@@ -235,4 +286,6 @@ void attnd_metrics_print(FILE *out, const Attnd__Status *status)
     print_pools(out, status);
     if (status->host_cache)
         print_host_cache(out, status->host_cache);
+    if (status->n_peers)
+        print_peers(out, status);
 }

@@ -126,9 +126,8 @@ static void take_out(struct attnd_work *work)
         account_rest(account);
 }
 
-void attnd_work_stop(struct attnd_works *works, struct attnd_work *work)
+void attnd_work_stop(struct attnd_work *work)
 {
-    (void)works;
     if (work->link)
         take_out(work);
 }

@@ -85,7 +85,7 @@ void attnd_work_queue(struct attnd_works *works, struct attnd_account *account,
 void attnd_work_start(struct attnd_works *works, struct attnd_account *account,
                       struct attnd_work *work);
 /** attnd_work_stop() - it does not wait any more. */
-void attnd_work_stop(struct attnd_works *works, struct attnd_work *work);
+void attnd_work_stop(struct attnd_work *work);
 static inline int attnd_work_waits(const struct attnd_work *work)
 {
     return work->link != NULL;

@@ -61,6 +61,7 @@ enum attnctl_exit attnctl_trace(int argc, char **argv);
 enum attnctl_exit attnctl_kill(int argc, char **argv);
 enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_prefix(int argc, char **argv);
+enum attnctl_exit attnctl_peers(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
@@ -112,6 +113,8 @@ void attnctl_print_event(FILE *out, const Attnd__MonitorEvent *event, int64_t of
 
 /** attnctl_print_prefix() - for people. */
 void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);
+/** attnctl_print_peers() - for people. */
+void attnctl_print_peers(FILE *out, const Attnd__Status *status);
 /** attnctl_time_text() - into a few letters: "1.5 ms"; "-" for 0. Return: @text. */
 const char *attnctl_time_text(uint64_t ns, char *text, size_t text_bytes);
 

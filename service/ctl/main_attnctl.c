@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"metrics", attnctl_metrics, "the same numbers as text for Prometheus"},
     {"weight", attnctl_weight, "how much of the worker a session gets beside others"},
     {"prefix", attnctl_prefix, "the prefix trees: namespaces, blocks, hits, memory (--json)"},
+    {"peers", attnctl_peers, "other services that pages are brought from, or lent to (--json)"},
     {"doctor", attnctl_doctor,
      "what this machine lacks for the service, and how to mend it (--json)"},
 };

@@ -44,6 +44,8 @@ static const char *operation_name(uint32_t opcode)
         [ATTND_OP_RUN] = "run",
         [ATTND_OP_CANCEL] = "cancel",
         [ATTND_OP_MERGE] = "merge",
+        [ATTND_OP_PAGES_CLAIM] = "pages claim",
+        [ATTND_OP_PAGES_READY] = "pages ready",
         [ATTND_OP_PREFIX_MATCH] = "prefix match",
         [ATTND_OP_PREFIX_PUBLISH] = "prefix publish",
         [ATTND_OP_PREFIX_CLAIM] = "prefix claim",

@@ -9,6 +9,7 @@
 #include "service/daemon/data.h"
 
 #include "service/objects/memory.h"
+#include "service/peers/peers.h"
 #include "service/prefix/tier.h"
 #include "service/prepared/prepared.h"
 #include "service/rpc/calls.h"
@@ -31,6 +32,7 @@ static int worker_up(struct attnd_service *service, uint64_t scratch_bytes)
     attnd_monitor_say(&service->monitor, ATTND_MONITOR_WORKER, 0, 0, 0, "runs");
     int rc = attnd_sched_resume(service->scheduler, scratch_bytes);
     attnd_tier_pump_all(service);
+    attnd_peers_pump(service);
     return rc;
 }
 
@@ -46,7 +48,14 @@ static void worker_lost(struct attnd_service *service)
 static void worker_heard(struct attnd_service *service)
 {
     attnd_tier_pump_all(service);
+    attnd_peers_pump(service);
     attnd_sched_retry(service->scheduler);
+}
+
+static void pages_freed(struct attnd_service *service, struct attnd_pool *pool)
+{
+    attnd_pages_freed(service, pool);
+    attnd_peers_pump(service);
 }
 
 static const struct attnd_supervisor_events supervisor_events = {.up = worker_up,
@@ -55,12 +64,24 @@ static const struct attnd_supervisor_events supervisor_events = {.up = worker_up
                                                                  .mapped = attnd_memory_mapped,
                                                                  .unmapped = attnd_memory_unmapped,
                                                                  .copied = attnd_tier_copied,
+                                                                 .brought = attnd_transfer_brought,
                                                                  .heard = worker_heard};
 
 static const struct attnd_memory_events memory_events = {.released = attnd_memory_released};
 
 static const struct attnd_tier_events tier_events = {.arrived = attnd_sched_wake,
-                                                     .freed = attnd_pages_freed};
+                                                     .freed = pages_freed};
+
+static void pages_arrived(struct attnd_service *service)
+{
+    attnd_sched_arrived(service->scheduler);
+}
+
+static const struct attnd_peer_events peer_events = {
+    .fits = attnd_claim_fits, .ended = attnd_claim_ended, .arrived = pages_arrived};
+
+static const struct attnd_ticket_events ticket_events = {.grown = attnd_guest_grown,
+                                                         .broken = attnd_guest_broken};
 
 static const struct attnd_prepared_events prepared_events = {.answered = attnd_prepared_answered,
                                                              .unwatched = attnd_client_kill};
@@ -88,6 +109,7 @@ int attnd_data_new(struct attnd_service *service, struct attnd_fault *fault)
 {
     service->memory_events = &memory_events;
     service->tier_events = &tier_events;
+    service->ticket_events = &ticket_events;
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
                              &service->queue, fault);
     if (rc < 0) {
@@ -115,6 +137,13 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
         rc = attnd_supervisor_start(service->supervisor, START_TIMEOUT_NS, fault);
     if (rc == 0 && strcmp(service->queue->info.backend, "cuda") == 0)
         open_device(service);
+    if (rc == 0) {
+        rc = attnd_peers_start(service, &peer_events);
+        if (rc < 0) {
+            attnd_fault_set(fault, rc, ATTND_F_PEER, 0, 0, 0);
+            attnd_supervisor_stop(service->supervisor, 0);
+        }
+    }
     if (rc < 0) {
         if (service->supervisor)
             attnd_supervisor_unwatch_retires(service->supervisor);
@@ -138,6 +167,7 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
 
 void attnd_data_free(struct attnd_service *service)
 {
+    attnd_peers_end(service);
     if (service->wake) { /* no worker is left to let go of it */
         close(service->wake->fd);
         service->memories[service->wake->index] = NULL;

@@ -11,62 +11,18 @@
 
 #include "ipc/socket_path.h"
 #include "persistent/backend.h"
-#include "persistent/modules.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/daemon/machine.h"
 #include "service/daemon/options_list.h"
-#include "service/daemon/scrape.h"
+#include "service/daemon/options_own.h"
 
 #include <inttypes.h>
-#include <pwd.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *text)
-{
-    static const char *const words[] = {"auto", "io_uring", "epoll", NULL};
-    static const enum attnd_loop_kind kinds[] = {ATTND_LOOP_AUTO, ATTND_LOOP_IO_URING,
-                                                 ATTND_LOOP_EPOLL};
-    return kinds[attnd_args_word(state, "loop", text, words)];
-}
-
-static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
-static const enum attnd_log_level level_numbers[] = {ATTND_LOG_ERROR, ATTND_LOG_WARNING,
-                                                     ATTND_LOG_INFO, ATTND_LOG_DEBUG};
-
-/* A user by number or by name. */
-static uid_t user_of(struct argp_state *state, const char *text)
-{
-    const struct passwd *user;
-    uint64_t number;
-
-    if (attnd_number_parse(text, 0, UINT32_MAX - 1, &number) == 0)
-        return (uid_t)number;
-    user = getpwnam(text);
-    if (!user) {
-        argp_error(state, "--allow-uid: there is no user '%s'", text);
-        return getuid();
-    }
-    return user->pw_uid;
-}
-
-/* Each user once: shares go by how many there are. */
-static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
-{
-    uid_t uid = user_of(state, text);
-
-    for (uint32_t i = 0; i < options->allow_uids_count; i++)
-        if (options->allow_uids[i] == uid)
-            return;
-    if (options->allow_uids_count == ATTND_ALLOW_UIDS_MAX)
-        argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
-    else
-        options->allow_uids[options->allow_uids_count++] = uid;
-}
 
 static void print_version(struct argp_state *state)
 {
@@ -182,120 +138,6 @@ static int take_flag(struct argp_state *state, int key)
     }
 }
 
-static void take_socket(struct argp_state *state, const char *text)
-{
-    struct attnd_options *options = state->input;
-
-    if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
-        argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
-                   sizeof(options->socket_path) - 1);
-    else
-        memcpy(options->socket_path, text, strlen(text) + 1);
-}
-
-static void take_metrics(struct argp_state *state, const char *text)
-{
-    struct attnd_options *options = state->input;
-
-    if (strlen(text) >= sizeof(options->metrics) || attnd_scrape_where(text, NULL) < 0)
-        argp_error(state, "--metrics: '%s' is neither a path with a slash in it nor 127.0.0.1:PORT",
-                   text);
-    else
-        memcpy(options->metrics, text, strlen(text) + 1);
-}
-
-/* "auto", or four numbers. */
-static void take_rates(struct argp_state *state, const char *text)
-{
-    struct attnd_options *options = state->input;
-    uint64_t rates[4];
-    const char *from = text;
-    char part[16];
-
-    options->rates = (struct attnd_rates){.source = ATTND_RATES_NONE};
-    if (strcmp(text, "auto") == 0)
-        return;
-    for (int i = 0; i < 4; i++) {
-        const size_t length = strcspn(from, ",");
-        snprintf(part, sizeof(part), "%.*s", (int)length, from);
-        if (length >= sizeof(part) || (from[length] == ',') != (i < 3) ||
-            attnd_number_parse(part, 1, i ? UINT16_MAX : UINT32_MAX, &rates[i]) < 0) {
-            argp_error(state, "--rates: '%s' is neither auto nor four numbers like 5200,60,60,4400",
-                       text);
-            return;
-        }
-        from += length + 1;
-    }
-    options->rates = (struct attnd_rates){.worker_gflops = (uint32_t)rates[0],
-                                          .worker_gbps = (uint16_t)rates[1],
-                                          .worker_l2_gbps = (uint16_t)rates[2],
-                                          .memory_gbps = (uint16_t)rates[3],
-                                          .source = ATTND_RATES_GIVEN};
-}
-
-static void take_config(struct argp_state *state, const char *text)
-{
-    struct attnd_options *options = state->input;
-
-    if (text[0] == '\0' || strlen(text) >= sizeof(options->config))
-        argp_error(state, "--config: a path of 1 to %zu bytes is needed",
-                   sizeof(options->config) - 1);
-    else
-        memcpy(options->config, text, strlen(text) + 1);
-}
-
-/* Said before anything begins: the worker that would find out is begun again and again. */
-static void take_modules(struct argp_state *state, const char *text)
-{
-    struct attnd_options *options = state->input;
-    char why[300];
-    int directory = attnd_modules_open(text, why, sizeof(why));
-
-    if (directory < 0)
-        argp_error(state, "--modules: %s", why);
-    else
-        close(directory);
-    options->modules = text;
-}
-
-/* Return: 1 the option is one of these, and has been taken; 0 it is not. */
-static int take_own(struct argp_state *state, int key, char *text)
-{
-    struct attnd_options *options = state->input;
-
-    switch (key) {
-    case KEY_SOCKET:
-        take_socket(state, text);
-        return 1;
-    case KEY_ALLOW_UID:
-        allow_uid(state, options, text);
-        return 1;
-    case KEY_METRICS:
-        take_metrics(state, text);
-        return 1;
-    case KEY_RATES:
-        take_rates(state, text);
-        return 1;
-    case KEY_WORKER:
-        options->worker_path = text;
-        return 1;
-    case KEY_MODULES:
-        take_modules(state, text);
-        return 1;
-    case KEY_LOOP:
-        options->loop = parse_loop(state, text);
-        return 1;
-    case KEY_CONFIG:
-        take_config(state, text);
-        return 1;
-    case KEY_LOG_LEVEL:
-        options->log_level = level_numbers[attnd_args_word(state, "log-level", text, levels)];
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 /* ---- where each value comes from ---- */
 
 /* No values in force, but wishes for once. */
@@ -328,9 +170,11 @@ static void take_origin(struct attnd_options *options, int key, const char *orig
 
     if (!setting)
         return;
-    /* The users of the command line stand for those of the file, not beside them. */
+    /* Those of the command line stand for those of the file, not beside them. */
     if (key == KEY_ALLOW_UID && setting->origin != origin)
         options->allow_uids_count = 0;
+    if (key == KEY_PEER && setting->origin != origin)
+        options->peers_count = 0;
     setting->origin = origin;
 }
 
@@ -342,7 +186,8 @@ static int take(struct argp_state *state, int key, char *text, const char *origi
     struct attnd_options *options = state->input;
 
     take_origin(options, key, origin);
-    if (!take_own(state, key, text) && !take_flag(state, key) && !take_value(state, key, text))
+    if (!attnd_options_own(state, key, text) && !take_flag(state, key) &&
+        !take_value(state, key, text))
         return 0;
     if (key == KEY_SMS && options->sms == 1)
         argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
@@ -484,6 +329,16 @@ static void users_text(const struct attnd_options *options, char *text, size_t b
                                  (uint32_t)options->allow_uids[i]);
 }
 
+static void peers_text(const struct attnd_options *options, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    for (uint32_t i = 0; i < options->peers_count && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s=%s", i ? " " : "",
+                                 options->peers[i].name, options->peers[i].address);
+}
+
 /* Return: NULL if the option is none of these. */
 static const char *word_text(const struct attnd_options *options, int key)
 {
@@ -505,9 +360,9 @@ static const char *word_text(const struct attnd_options *options, int key)
     case KEY_TRUST:
         return options->trust ? "yes" : "no";
     case KEY_LOG_LEVEL:
-        for (size_t i = 0; i < COUNT(level_numbers); i++)
-            if (level_numbers[i] == options->log_level)
-                return levels[i];
+        for (size_t i = 0; i < ATTND_LEVELS; i++)
+            if (attnd_level_numbers[i] == options->log_level)
+                return attnd_level_words[i];
         return "";
     default:
         return NULL;
@@ -529,6 +384,10 @@ static void setting_text(const struct attnd_options *options, int key, char *tex
 
     if (key == KEY_ALLOW_UID) {
         users_text(options, text, bytes);
+        return;
+    }
+    if (key == KEY_PEER) {
+        peers_text(options, text, bytes);
         return;
     }
     if (key == KEY_RATES) {

@@ -99,6 +99,10 @@ const struct argp_option attnd_option_list[] = {
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
      "goes to the driver unseen, and they must not free it before the service has let go",
      2},
+    {"peer", KEY_PEER, "NAME=PATH", 0,
+     "Bring pages of tickets of the service that listens on this socket: another one of this host, "
+     "of the same user. Repeat for more (default: none)",
+     1},
     {"metrics", KEY_METRICS, "PATH|127.0.0.1:PORT", 0,
      "Serve metrics for Prometheus by HTTP: on a unix socket (a path with a slash in it) for the "
      "users that are served, or on loopback for every user of the machine",

@@ -39,6 +39,7 @@ enum attnd_option_key {
     KEY_INJECT,
     KEY_TRUST,
     KEY_METRICS,
+    KEY_PEER,
     KEY_CONFIG,
     KEY_CHECK_CONFIG,
     KEY_LOG_LEVEL

@@ -24,6 +24,7 @@
 #include "service/daemon/notify.h"
 #include "service/daemon/scrape.h"
 #include "service/objects/ticket.h"
+#include "service/peers/peers.h"
 #include "service/rpc/call.h"
 #include "service/sched/sched.h"
 #include "service/session/session.h"
@@ -33,6 +34,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -343,6 +345,9 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "--modules: kernels in %s run with the rights of the worker%s",
                   service->options.modules,
                   service->options.allow_uids_count > 1 ? ", for all users that are admitted" : "");
+    for (uint32_t i = 0; i < service->options.peers_count; i++)
+        attnd_log(ATTND_LOG_INFO, "peer %s: pages of tickets of the service at %s are brought here",
+                  service->options.peers[i].name, service->options.peers[i].address);
     attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));
@@ -354,6 +359,11 @@ static enum attnd_exit start(struct runner *runner)
 
     raise_fd_limit();
     raise_priority();
+    if (getrandom(service->identity, sizeof(service->identity), 0) !=
+        (ssize_t)sizeof(service->identity)) {
+        attnd_log(ATTND_LOG_ERROR, "no random bytes: %s", strerror(errno));
+        return ATTND_EXIT_INTERNAL;
+    }
     if (block_signals(runner) < 0 || attnd_control_new(service) < 0) {
         attnd_log(ATTND_LOG_ERROR, "out of memory or descriptors");
         return ATTND_EXIT_INTERNAL;
@@ -416,6 +426,7 @@ static void stop(struct runner *runner)
     }
     if (service->supervisor || service->queue) {
         attnd_data_stop(service, DRAIN_TIMEOUT_NS);
+        attnd_peers_end(service);
         end_clients(service);
     }
     attnd_loop_free(service->loop);

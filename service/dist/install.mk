@@ -51,12 +51,21 @@ install-man: $(if $(HAVE_SCDOC),$(MAN))
 	  $(foreach page,$(CALL_PAGES),for call in $(call calls_of,$(page)); do \
 	  echo .so man3/$(page) > $(DEST)/share/man/man3/$$call.3; done;), \
 	  @echo 'install: no man pages, because scdoc is not there')
-# Each call is found under its own name.
+	$(if $(HAVE_SCDOC),$(if $(HAVE_PYTHON),$(install_calls),\
+	  @echo 'install: no page for each call, because python3 is not there'))
+# Each call is found under its own name: in the page of its header, or where python3 is in a page of
+# its own, made of the comment that the header has on it.
+HAVE_PYTHON := $(shell command -v python3)
+CALL_HEADERS := $(wildcard client/attnd*.h) client/cuda/attnd_cuda.h schemas/errors.h
+CALLS_DATE = $(shell date -u -d @$(or $(shell git log -1 --format=%ct -- $(CALL_HEADERS) 2>/dev/null),0) +%F)
+install_calls = rm -rf $(BUILD)/man/calls && \
+	  service/dist/call_pages.py $(BUILD)/man/calls $(VERSION) $(CALLS_DATE) $(CALL_HEADERS) \
+	    >/dev/null && rm -f $(CALL_PAGES:%=$(BUILD)/man/calls/%) && \
+	  install -Dm644 -t $(DEST)/share/man/man3 $(BUILD)/man/calls/*.3
 bracket := (
 CALL_PAGES := $(notdir $(patsubst %.scd,%,$(wildcard client/*.3.scd)))
 calls_of = $(filter-out $(basename $(1)),$(sort \
   $(shell sed -nE 's/^[a-z]+ .*(attnd_[a-z_]+)\$(bracket).*/\1/p' client/$(1).scd)))
-CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 
 # ---- everything ----
 
@@ -83,6 +92,8 @@ install: all install-man
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
+	$(call unit,attnd@.service)
+	$(call unit,attnd@.socket)
 	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
 	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
 	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
@@ -97,8 +108,8 @@ uninstall:
 	rm -f $(addprefix $(DEST)/bin/,$(notdir $(INSTALLED_PROGRAMS)))
 	rm -f $(DESTLIB)/libattnd.* $(DESTLIB)/libattnd-cuda.*
 	rm -f $(DESTLIB)/pkgconfig/attnd.pc $(DESTLIB)/pkgconfig/attnd-cuda.pc
-	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
-	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
+	rm -f $(addprefix $(DEST)/lib/systemd/system/attnd,.service .socket @.service @.socket)
+	rm -f $(DEST)/share/man/man3/attnd_*.3
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))
 	rm -f $(DEST)/share/zsh/site-functions/_attnd

@@ -21,8 +21,10 @@
 
 #include "schemas/attnd.pb-c.h"
 #include "service/admission/admit.h"
+#include "service/objects/arrival.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int check_leased_pool(const struct attnd_pool *pool, struct attnd_fault *fault)
@@ -213,8 +215,10 @@ static void free_one(struct attnd_attachment *attachment, int32_t page)
 
     ++*held;
     attachment->held_count--;
-    if (*held == 0)
+    if (*held == 0) {
         count_page(attachment, -1);
+        attnd_arrival_forget(attachment, page);
+    }
     if (*held == 0 || attachment->writable)
         page_left(pool, page, --pool->leases[page]);
 }
@@ -306,6 +310,7 @@ static void drop_page(struct attnd_attachment *attachment, int32_t page)
     attachment->held[page] = 0;
     attachment->held_count -= held;
     count_page(attachment, -1);
+    attnd_arrival_forget(attachment, page);
     assert(pool->leases[page] >= counted);
     pool->leases[page] = (uint16_t)(pool->leases[page] - counted);
     page_left(pool, page, pool->leases[page]);
@@ -327,6 +332,53 @@ int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_ma
     return 0;
 }
 
+/* ---- quiet ones ---- */
+
+int attnd_lease_quiet_room(struct attnd_service *service, struct attnd_pool *pool,
+                           struct attnd_fault *fault)
+{
+    const uint64_t bytes = pool->shape.pages * sizeof(*pool->quiet);
+
+    if (pool->quiet)
+        return 0;
+    if (attnd_quota_user_left(service, pool->payer, ATTND_QUOTA_DAEMON) >= bytes)
+        pool->quiet = calloc(1, bytes);
+    if (!pool->quiet)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_DAEMON_MEMORY, 0, (int64_t)bytes,
+                               0);
+    attnd_quota_count(service, pool->payer, ATTND_QUOTA_DAEMON, bytes);
+    pool->charged_bytes += bytes;
+    return 0;
+}
+
+int attnd_lease_quiet_add(struct attnd_pool *pool, const int32_t *pages, uint32_t count,
+                          struct attnd_fault *fault)
+{
+    uint32_t done = 0;
+
+    for (; done < count && pool->leases[pages[done]] < ATTND_PAGE_LEASES_MAX; done++) {
+        pool->leases[pages[done]]++;
+        pool->quiet[pages[done]]++;
+    }
+    if (done == count)
+        return 0;
+    attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_COUNT, done, ATTND_PAGE_LEASES_MAX + 1,
+                    ATTND_PAGE_LEASES_MAX);
+    while (done-- > 0) {
+        pool->leases[pages[done]]--;
+        pool->quiet[pages[done]]--;
+    }
+    return -ATTND_E_RANGE;
+}
+
+void attnd_lease_quiet_end(struct attnd_pool *pool, const int32_t *pages, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        assert(pool->quiet[pages[i]] > 0);
+        pool->quiet[pages[i]]--;
+    }
+}
+
 uint32_t attnd_lease_count(const struct attnd_pool *pool)
 {
     return pool->leases ? pool->shape.pages - attnd_lease_free_count(pool) : 0;
@@ -346,5 +398,5 @@ int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *
 
 int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page)
 {
-    return pool->leases && pool->leases[page] > 1;
+    return pool->leases && pool->leases[page] - (pool->quiet ? pool->quiet[page] : 0) > 1;
 }

@@ -41,6 +41,17 @@ int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_ma
 #define ATTND_LEASE_DROP_STEP 1024u /* pages between two looks at the clock */
 /** attnd_lease_free_count() - pages without a lease. */
 uint32_t attnd_lease_free_count(const struct attnd_pool *pool);
+/** attnd_lease_quiet_room() - quiet leases can be had of the pool's pages: such as keep a page from
+ * being free, and do not make it shared. They are for who brings bytes to a page that a session
+ * has, or from one that a session still writes. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_lease_quiet_room(struct attnd_service *service, struct attnd_pool *pool,
+                           struct attnd_fault *fault);
+/** attnd_lease_quiet_add() - one more of each, which is nobody's. Return: 0; -ATTND_E_RANGE a page
+ * has all the leases it can have, and nothing has changed. */
+int attnd_lease_quiet_add(struct attnd_pool *pool, const int32_t *pages, uint32_t count,
+                          struct attnd_fault *fault);
+/** attnd_lease_quiet_end() - they are leases like others from now on. */
+void attnd_lease_quiet_end(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
 /** attnd_lease_count() - pages with at least one lease. */
 uint32_t attnd_lease_count(const struct attnd_pool *pool);
 
@@ -51,7 +62,8 @@ uint32_t attnd_lease_count(const struct attnd_pool *pool);
 int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
                       uint32_t count, struct attnd_fault *fault);
 
-/** attnd_lease_shared() - 1 if the page has more than one lease and may not be written. */
+/** attnd_lease_shared() - 1 if the page has more than one lease, quiet ones aside, and may not be
+ * written. */
 int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page);
 
 #endif

@@ -217,12 +217,12 @@ static int check_some(const struct attnd_plan_object *object, const struct attnd
     return rc;
 }
 
-int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                        uint32_t *done, struct attnd_fault *fault)
+int attnd_planobj_check(const struct attnd_plan_object *object,
+                        const struct attnd_batch_view *batch, uint32_t *done,
+                        struct attnd_fault *fault)
 {
     uint64_t first = 0, at = *done;
 
-    object->filled = 0;
     if (batch->leased && batch->releases == object->attachment->releases)
         return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
@@ -262,31 +262,53 @@ static void derive(struct attnd_plan_object *object)
     keep_append(object, head);
 }
 
-int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                       struct attnd_fault *fault)
+int attnd_planobj_build(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault)
 {
-    int rc = attnd_planner_set(object->plan, batch, fault);
+    return attnd_planner_build(object->plan, batch, fault);
+}
+
+int attnd_planobj_check_scratch(const struct attnd_plan_object *object,
+                                uint64_t scratch_limit_bytes, uint64_t *scratch_bytes,
+                                struct attnd_fault *fault)
+{
+    *scratch_bytes = attnd_plan_scratch_bytes(attnd_plan_shape(object->plan));
+    if (*scratch_bytes <= scratch_limit_bytes)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0, (int64_t)*scratch_bytes,
+                           (int64_t)scratch_limit_bytes);
+}
+
+int attnd_planobj_refuses(const struct attnd_plan_object *object, uint32_t lane, uint32_t refusals)
+{
+    const struct attnd_refusal *refusal = &object->refusal;
+
+    return refusal->number && refusal->lane == lane && (int32_t)(refusal->number - refusals) > 0;
+}
+
+void attnd_planobj_drop(struct attnd_plan_object *object)
+{
+    attnd_planner_drop(object->plan);
+}
+
+void attnd_planobj_write(struct attnd_plan_object *object, const struct attnd_batch_view *batch)
+{
+    attnd_planner_write(object->plan, batch);
     attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
-    if (rc < 0)
-        return rc;
     object->extents = batch->extents;
     object->level_bytes = shared_bytes(object, batch);
     derive(object);
-    return 0;
 }
 
-int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
-                       struct attnd_fault *fault)
+void attnd_planobj_fill(struct attnd_plan_object *object)
 {
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
-    if (object->scratch_bytes > scratch_limit_bytes)
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
-                               (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);
+
     object->set_version = head->set_version;
     object->advance_version = head->advance_version;
     object->generation = 0;
+    object->refusal.number = 0;
     object->filled = 1;
-    return 0;
 }
 
 int attnd_planobj_free_generation(const struct attnd_plan_object *object)
@@ -342,26 +364,20 @@ int attnd_planobj_plan_advance(struct attnd_plan_object *object,
 
     if (generation != ATTND_NONE)
         return attnd_planner_advance(object->plan, advance, generation, pool_pages, fault);
-    int rc = attnd_planner_unshare(object->plan, advance, pool_pages, fault);
-    if (rc == 0)
-        derive(object);
-    return rc;
+    return attnd_planner_build_unshared(object->plan, advance, pool_pages, fault);
 }
 
-int attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation,
-                           uint64_t scratch_limit_bytes, struct attnd_fault *fault)
+void attnd_planobj_write_advance(struct attnd_plan_object *object,
+                                 const struct attnd_advance_view *advance)
 {
-    if (generation != ATTND_NONE) {
-        if (fault->code == 0) {
-            object->generation = generation;
-            object->advance_version = attnd_plan_shape(object->plan)->advance_version;
-        }
-        return fault->code;
-    }
-    if (fault->code == 0)
-        (void)attnd_planobj_fill(object, scratch_limit_bytes, fault);
-    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
-    return fault->code;
+    attnd_planner_write_unshared(object->plan, advance);
+    derive(object);
+}
+
+void attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation)
+{
+    object->generation = generation;
+    object->advance_version = attnd_plan_shape(object->plan)->advance_version;
 }
 
 /* Pages that the new tokens of one request fall into: the session must still have the lease of

@@ -6,6 +6,7 @@
 
 #include "ipc/shm.h"
 #include "persistent/plan/plan.h"
+#include "service/objects/arrival.h"
 #include "service/objects/pool.h"
 
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
@@ -14,6 +15,12 @@ struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 struct attnd_lengths {
     uint32_t generation;      /* ATTND_NONE: not pinned */
     uint32_t advance_version; /* of the advance or set that wrote them */
+};
+
+/* A set that was refused. What its client submitted in that lane before it knew must not run with
+ * the batch before. */
+struct attnd_refusal {
+    uint32_t number, lane; /* of the session's; 0: none since the last set that succeeded */
 };
 
 struct attnd_plan_object {
@@ -29,8 +36,9 @@ struct attnd_plan_object {
     uint32_t generation_pins[ATTND_GENERATIONS]; /* operations that hold each */
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
-    uint32_t planning;                           /* the planner's thread has it */
+    uint32_t planning;                           /* a set is under way: nobody else may use it */
     uint32_t prepared;                           /* runs that a mailbox launches */
+    struct attnd_refusal refusal;                /* of the last set, if it was refused */
     uint32_t published;                          /* bit g: launched runs may read generation g */
     struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
     uint32_t kv_len_stride;                      /* between generations */
@@ -50,6 +58,8 @@ struct attnd_plan_object {
     struct attnd_append_entry *append;         /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;     /* the last level's */
     const int32_t *kv_pages, *kv_len;          /* in the heap */
+    struct attnd_plan_awaits awaits;           /* its pages that are on their way */
+    struct attnd_plan_awaits awaits_before;    /* while that may still be refused */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities, which count against
@@ -60,24 +70,42 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
 /** attnd_planobj_destroy() - only when in_flight is 0. */
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
 
-/* A set in three steps, of which the second is the long one: any thread may do it, for as long as
- * the plan is not filled and object->planning says that nobody else may touch it. Each returns 0;
- * otherwise the plan stays empty and @fault says why. */
+/** attnd_planobj_ready() - 1: runs may use it. */
+static inline int attnd_planobj_ready(const struct attnd_plan_object *object)
+{
+    return object->filled && !object->planning;
+}
 
-/** attnd_planobj_check() - leases of some pages, from page *@done on; the plan is empty from here
- * on. Return: 1 there are more; 0 all are held; the fault's code. */
-int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                        uint32_t *done, struct attnd_fault *fault);
+/* A set, step by step. Building and writing are long: any thread may do them, while
+ * object->planning says that nobody else may touch the plan. Until it is written the plan is what
+ * it was, and after a failure it stays so; @fault says why. */
+
+/** attnd_planobj_check() - leases of some pages, from page *@done on. Return: 1 there are more; 0
+ * all are held; the fault's code. */
+int attnd_planobj_check(const struct attnd_plan_object *object,
+                        const struct attnd_batch_view *batch, uint32_t *done,
+                        struct attnd_fault *fault);
+/** attnd_planobj_build() - tiles of an admitted batch. Return: 0; the fault's code. */
+int attnd_planobj_build(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault);
+/** attnd_planobj_check_scratch() - of what was built: its partials fit. @scratch_bytes: what a run
+ * of it needs. Return: 0; the fault's code. */
+int attnd_planobj_check_scratch(const struct attnd_plan_object *object,
+                                uint64_t scratch_limit_bytes, uint64_t *scratch_bytes,
+                                struct attnd_fault *fault);
+/** attnd_planobj_refuses() - 1: an operation of @lane, whose client knew of @refusals, was meant
+ * for a batch that was refused. */
+int attnd_planobj_refuses(const struct attnd_plan_object *object, uint32_t lane, uint32_t refusals);
+/** attnd_planobj_drop() - what was built, and is not written, is forgotten. */
+void attnd_planobj_drop(struct attnd_plan_object *object);
+/** attnd_planobj_write() - what was built goes where the worker reads it. */
+void attnd_planobj_write(struct attnd_plan_object *object, const struct attnd_batch_view *batch);
 /** attnd_planobj_hold() - the plan lets go of its tables and takes over the references of @tables,
- * which are NULL afterwards. The plan is empty. */
+ * which are NULL afterwards. */
 void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object *object,
                         struct attnd_memory **tables);
-/** attnd_planobj_plan() - tiles, entries and extents of an admitted batch. */
-int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                       struct attnd_fault *fault);
-/** attnd_planobj_fill() - the plan is what was planned, if its partials fit. */
-int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
-                       struct attnd_fault *fault);
+/** attnd_planobj_fill() - the plan is what was written. */
+void attnd_planobj_fill(struct attnd_plan_object *object);
 
 /* An advance is checked, planned and taken over; only what lies between may be done by another
  * thread. */
@@ -90,15 +118,16 @@ int attnd_planobj_check_advance(const struct attnd_plan_object *object,
  * plan is made again. */
 int attnd_planobj_unshares(const struct attnd_plan_object *object,
                            const struct attnd_advance_view *advance);
-/** attnd_planobj_plan_advance() - new lengths into @generation, a free one; ATTND_NONE: the plan is
- * made again for them, and no run of it may be in flight. */
+/** attnd_planobj_plan_advance() - new lengths into @generation, a free one; ATTND_NONE: tiles are
+ * built again for them, and no run of the plan may be in flight. */
 int attnd_planobj_plan_advance(struct attnd_plan_object *object,
                                const struct attnd_advance_view *advance, uint32_t generation,
                                struct attnd_fault *fault);
-/** attnd_planobj_advanced() - what was planned is in force, unless @fault says that it failed. The
- * plan is empty after a failure that came with new tiles. Return: the fault's code. */
-int attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation,
-                           uint64_t scratch_limit_bytes, struct attnd_fault *fault);
+/** attnd_planobj_write_advance() - the tiles that were built again, as attnd_planobj_write(). */
+void attnd_planobj_write_advance(struct attnd_plan_object *object,
+                                 const struct attnd_advance_view *advance);
+/** attnd_planobj_advanced() - the lengths of @generation are in force. */
+void attnd_planobj_advanced(struct attnd_plan_object *object, uint32_t generation);
 /** attnd_planobj_free_generation() - one that nobody holds or may read, or -1. */
 int attnd_planobj_free_generation(const struct attnd_plan_object *object);
 /** attnd_planobj_pin() - the lengths of now stay until they are unpinned. @lengths that are pinned

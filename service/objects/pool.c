@@ -11,6 +11,7 @@
 #include "ipc/closer.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/admission/admit.h"
+#include "service/objects/arrival.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
@@ -67,6 +68,7 @@ static void free_arrays(struct attnd_pool *pool)
     free(pool->intervals);
     free(pool->intervals_end);
     attnd_closer_free(pool->leases, pool->shape.pages * sizeof(*pool->leases));
+    attnd_closer_free(pool->quiet, pool->quiet ? pool->shape.pages * sizeof(*pool->quiet) : 0);
     attnd_closer_free(pool->free_pages, pool->shape.pages * sizeof(*pool->free_pages));
     free(pool);
 }
@@ -354,6 +356,7 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
     client->attachments[handle - 1] = NULL;
     while (attachment->held_count && attnd_lease_drop_some(attachment, UINT32_MAX))
         ;
+    attnd_arrival_forget_all(client, attachment);
     if (attachment->memory)
         release_lone(client, attachment->memory);
     attachment->pool->readers -= !attachment->writable;

@@ -6,6 +6,7 @@
 
 #include "service/objects/memory.h"
 
+struct attnd_arrival;     /* arrival.h */
 struct attnd_pool_prefix; /* prefix/prefix.h */
 
 /* Another keeper of pages of a pool beside sessions and tickets: its prefix tree, by one lease of
@@ -37,7 +38,8 @@ struct attnd_pool {
     struct attnd_interval *intervals; /* of its planes, those of each memory together */
     uint32_t *intervals_end;          /* [memories_count] */
     uint16_t *leases;                 /* [pages] all leases of a page; NULL for OWNER_ENGINE */
-    int32_t *free_pages;              /* stack of pages that came back */
+    uint16_t *quiet; /* [pages] of those, such as make no page shared (lease.c); NULL: none yet */
+    int32_t *free_pages; /* stack of pages that came back */
     uint32_t free_count;
     uint32_t readers;      /* attachments for reading */
     uint32_t reader_pages; /* of each attachment for reading: that it has leases of */
@@ -46,6 +48,16 @@ struct attnd_pool {
     const struct attnd_page_keeper *keeper; /* NULL: nobody */
     struct attnd_pool_prefix *prefix;       /* the keeper's */
     struct attnd_pool *next;
+};
+
+/* Pages of an attachment whose bytes are on their way (arrival.h). */
+#define ATTND_ARRIVALS_MAX 255u
+struct attnd_arrivals {
+    struct attnd_service *service;
+    struct attnd_payer payer;
+    uint64_t serials;
+    struct attnd_arrival *slot[ATTND_ARRIVALS_MAX];
+    uint8_t of_page[]; /* [pages] 1 + slot; 0: none */
 };
 
 /* One session's hold on a pool. */
@@ -58,8 +70,10 @@ struct attnd_attachment {
     uint32_t dropped;       /* pages up to here have none any more: it is being given back */
     uint32_t plans;         /* plan objects of this session that use it; control plane counts */
     uint32_t prefixes;      /* handles of this session on namespaces of the pool */
+    uint32_t claims;        /* operations in flight that bring pages to it */
     uint32_t memory;        /* handle that came with the attachment and goes with it; 0: none */
     uint64_t charged_bytes; /* of the daemon's memory, against the session */
+    struct attnd_arrivals *arrivals; /* NULL: none yet */
 };
 
 /**

@@ -353,7 +353,8 @@ static int pump_way(struct attnd_tier *tier, enum attnd_tier_way way)
 
     if (tier->pool->refs <= tier->in_flight) /* nobody else has it any more */
         return 0;
-    if (!attnd_copies_fit(tier->service->supervisor, way == ATTND_TIER_OUT))
+    if (!attnd_copies_fit(tier->service->supervisor,
+                          way == ATTND_TIER_OUT ? ATTND_COPY_OUT : ATTND_COPY_IN))
         return 0;
     while (batch && (batch->code < 0 || batch->layer == tier->pool->shape.layers))
         batch = batch->next;

@@ -89,7 +89,7 @@ void attnd_tier_free(struct attnd_tier *tier)
 {
     if (!tier)
         return;
-    attnd_work_stop(&tier->service->works, &tier->refill_work);
+    attnd_work_stop(&tier->refill_work);
     attnd_tier_moves_free(tier);
     for (uint32_t i = 0; i < tier->chunks_count; i++) {
         attnd_quota_give(tier->service, tier->payer, ATTND_QUOTA_HOST_CACHE,

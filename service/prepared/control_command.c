@@ -187,7 +187,7 @@ static void fill(struct attnd_prepared_runs *prepared_runs, struct attnd_control
         command->run = ATTND_QUEUE_RUNS + control->index;
         if (!prepared->ending) { /* a PUBLISH may have overtaken what waited for its memory */
             run->generation = prepared->plan->generation;
-            run->items = prepared->plan->filled ? prepared->plan->tile_items : 0;
+            run->items = attnd_planobj_ready(prepared->plan) ? prepared->plan->tile_items : 0;
         }
         command->body = *run;
         if (!prepared->ending)
@@ -213,7 +213,7 @@ static void fill(struct attnd_prepared_runs *prepared_runs, struct attnd_control
     command->pages = plan->attachment->pool->shape.pages;
     command->body.plan_offset_bytes = plan->heap_offset_bytes;
     command->body.generation = plan->generation;
-    command->body.items = plan->filled ? plan->tile_items : 0;
+    command->body.items = attnd_planobj_ready(plan) ? plan->tile_items : 0;
 }
 
 static void send(struct attnd_prepared_runs *prepared_runs, struct attnd_control_command *control)

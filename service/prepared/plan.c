@@ -2,9 +2,10 @@
  * plan.c - what prepared runs are while their plan is set and advanced.
  *
  * A set changes everything that a run of the plan reads, so the worker is sent a HOLD of the plan
- * first and a PUBLISH when the set is done: launched runs wait in between, and none is refused.
- * Extents and scratch are decided again at each set. A run that does not fit any more stays
- * prepared, and its launches are answered with the reason until a later set suits it.
+ * first and a PUBLISH when the set is done: launched runs wait in between, and none is refused. A
+ * set that fails has changed nothing. Scratch of the new batch is taken before anything is; extents
+ * are decided again at each set. A run whose tensors do not suit it any more stays prepared, and
+ * its launches are answered with the reason until a later set suits it.
  *
  * An advance writes lengths that nobody reads, and only then are they published. Which lengths the
  * runs in flight still read is not known here, so those published since the last HOLD count as
@@ -56,13 +57,13 @@ static int describe(const struct attnd_prepared_runs *prepared_runs,
                               .generation = plan->generation,
                               .plan_offset_bytes = plan->heap_offset_bytes,
                               .layer = prepared->wish.layer,
-                              .items = plan->filled ? plan->tile_items : 0,
+                              .items = attnd_planobj_ready(plan) ? plan->tile_items : 0,
                               .session = client->id,
                               .weight = client->weight,
                               .scratch_offset_bytes = lane->offset_bytes,
                               .mailbox = attnd_mail_index(prepared_runs, prepared->mail),
                               .lane = prepared->lane};
-    if (!plan->filled)
+    if (!attnd_planobj_ready(plan))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
     if (plan->tile_items > ATTND_DOORBELL_ITEMS_MAX)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_ITEMS, 0, plan->tile_items,
@@ -122,13 +123,10 @@ static uint64_t left_bytes(const struct attnd_prepared_runs *prepared_runs,
     return own_bytes < free_bytes ? own_bytes : free_bytes;
 }
 
-/* A block of what the plan as it is filled needs; of its own, if @lane has one that will do. */
-static int take_block(struct attnd_prepared_runs *prepared_runs,
-                      const struct attnd_plan_object *plan, struct attnd_plan_lane *lane,
-                      struct attnd_fault *fault)
+/* A block of @wanted bytes; of its own, if @lane has one that will do. */
+static int take_block(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                      uint64_t wanted, struct attnd_plan_lane *lane, struct attnd_fault *fault)
 {
-    struct attnd_mail *mail = plan->prepared_runs->mail;
-    uint64_t wanted = plan->scratch_bytes;
     if (lane->bytes >= wanted && lane->bytes / 2 <= wanted)
         return 0;
     give_block(prepared_runs, mail, lane);
@@ -141,13 +139,46 @@ static int take_block(struct attnd_prepared_runs *prepared_runs,
     return 0;
 }
 
+/* Of what each lane needs. */
 static int take_blocks(struct attnd_prepared_runs *prepared_runs, struct attnd_plan_object *plan,
-                       struct attnd_fault *fault)
+                       uint64_t wanted, struct attnd_fault *fault)
 {
+    struct attnd_plan_prepared *own = plan->prepared_runs;
     int rc = 0;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
-        if (plan->prepared_runs->lane[i].uses && rc == 0)
-            rc = take_block(prepared_runs, plan, &plan->prepared_runs->lane[i], fault);
+        if (own->lane[i].uses && rc == 0)
+            rc = take_block(prepared_runs, own->mail, wanted, &own->lane[i], fault);
+    return rc;
+}
+
+/* Those that lanes had, where nobody has taken anything since. */
+static void take_back(struct attnd_prepared_runs *prepared_runs, struct attnd_plan_prepared *own,
+                      const struct attnd_plan_lane *before)
+{
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        if (own->lane[i].bytes != before[i].bytes ||
+            own->lane[i].offset_bytes != before[i].offset_bytes)
+            give_block(prepared_runs, own->mail, &own->lane[i]);
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        if (before[i].bytes && !own->lane[i].bytes) {
+            attnd_heap_take_again(&prepared_runs->scratch, before[i].offset_bytes, before[i].bytes);
+            own->mail->scratch_bytes += before[i].bytes;
+            own->lane[i] = before[i];
+        }
+}
+
+int attnd_prepared_make_room(const struct attnd_plan_change *change, uint64_t scratch_bytes,
+                             struct attnd_fault *fault)
+{
+    struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
+    struct attnd_plan_object *plan = change->plan;
+    struct attnd_plan_lane before[ATTND_LANES_MAX];
+    if (!has_runs(plan) || !attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
+        return 0;
+    memcpy(before, plan->prepared_runs->lane, sizeof(before));
+    int rc = take_blocks(prepared_runs, plan, scratch_bytes, fault);
+    if (rc < 0)
+        take_back(prepared_runs, plan->prepared_runs, before);
     return rc;
 }
 
@@ -156,8 +187,9 @@ void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
 {
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         plan->prepared_runs->lane[i].bytes = 0;
-    if (plan->filled && attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
-        (void)take_blocks(prepared_runs, plan, NULL);
+    if (attnd_planobj_ready(plan) &&
+        attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
+        (void)take_blocks(prepared_runs, plan, plan->scratch_bytes, NULL);
 }
 
 /* ---- joining and leaving ---- */
@@ -210,7 +242,7 @@ int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_
     /* A lane's block that runs use may be larger or, on its way to a set, smaller than it should
      * be; only a set, which holds them, may move it. Without a worker there is none to take. */
     if (lane->uses++ == 0 && attnd_mail_has_worker(prepared_runs, own->mail))
-        rc = take_block(prepared_runs, plan, lane, fault);
+        rc = take_block(prepared_runs, own->mail, plan->scratch_bytes, lane, fault);
     take_memories(prepared);
     if (rc == 0)
         rc = describe(prepared_runs, prepared, prepared_runs->service, &run, fault);
@@ -309,8 +341,8 @@ int attnd_prepared_was_set(struct attnd_plan_change *change, struct attnd_fault 
     if (!has_runs(plan))
         return 0;
     if (plan->filled && attnd_mail_has_worker(prepared_runs, plan->prepared_runs->mail))
-        rc = take_blocks(prepared_runs, plan, fault);
-    if (rc < 0)
+        rc = take_blocks(prepared_runs, plan, plan->scratch_bytes, fault);
+    if (rc < 0) /* a worker died meanwhile, and the next one has less */
         plan->filled = 0;
     held(plan);
     for (uint32_t i = plan->prepared_runs->first; i != ATTND_NONE;

@@ -147,7 +147,7 @@ static int check_prepare(const struct attnd_client *client, const struct attnd_p
     uint32_t layers = object->attachment->pool->shape.layers;
     if (layer >= layers)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYER, 0, layer, layers - 1);
-    if (!object->filled)
+    if (!attnd_planobj_ready(object))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, plan, 0);
     if (client->mail->prepared >= ATTND_PREPARED_SESSION_MAX)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PREPARED, 0,

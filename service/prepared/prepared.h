@@ -230,8 +230,12 @@ int attnd_prepared_stale(const struct attnd_plan_object *plan);
  * acked, and change->sent says why when its step comes again; 0 go on: nobody can launch a run of
  * it. */
 int attnd_prepared_hold(struct attnd_plan_change *change);
+/** attnd_prepared_make_room() - scratch for the plan's prepared runs, of @scratch_bytes each:
+ * before a set is written. Return: 0, or the fault's code with everything as it was. */
+int attnd_prepared_make_room(const struct attnd_plan_change *change, uint64_t scratch_bytes,
+                             struct attnd_fault *fault);
 /** attnd_prepared_was_set() - scratch and extents of the plan's prepared runs again; if there is no
- * scratch the plan is empty. Return: 0, or the fault's code. */
+ * scratch, because a worker has died since, the plan is empty. Return: 0, or the fault's code. */
 int attnd_prepared_was_set(struct attnd_plan_change *change, struct attnd_fault *fault);
 /** attnd_prepared_publish() - after it did. Return: 1 the change waits for the event acked; 0
  * it is done. */

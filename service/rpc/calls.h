@@ -28,6 +28,7 @@ attnd_call_fn attnd_call_session_weight;                             /* operator
 attnd_call_fn attnd_call_prefix_open, attnd_call_prefix_share;       /* prefix_calls.c */
 attnd_call_fn attnd_call_prefix_attach, attnd_call_prefix_release;   /* prefix_calls.c */
 attnd_call_fn attnd_call_prefix_query;                               /* prefix_calls.c */
+attnd_call_fn attnd_call_peer_hello;                                 /* peer_calls.c */
 attnd_call_fn attnd_call_status;                                     /* status.c */
 attnd_call_fn attnd_call_session_kill;                               /* operator_calls.c */
 attnd_call_fn attnd_call_monitor;                                    /* monitor_calls.c */

@@ -44,6 +44,7 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_PLAN_IMAGE] = {attnd_call_plan_image, IN(OPEN)},
     [ATTND__REQUEST__CALL_KERNEL_FILE] = {attnd_call_kernel_file, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PEER_HELLO] = {attnd_call_peer_hello, IN(HELLO)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN) | FOR_ROOT},
     [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill,
                                            IN(HELLO) | IN(OPEN) | FOR_ROOT},

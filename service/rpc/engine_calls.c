@@ -18,8 +18,10 @@ int attnd_call_plan_image(struct attnd_call *call)
     if (!reply)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     attnd__plan_image_reply__init(reply);
-    int rc =
-        attnd_image_open(call->client, plan, &call->reply_fds[0], &reply->size_bytes, call->fault);
+    int rc = attnd_arrival_whole(plan->attachment, &plan->awaits, call->fault);
+    if (rc == 0)
+        rc = attnd_image_open(call->client, plan, &call->reply_fds[0], &reply->size_bytes,
+                              call->fault);
     if (rc < 0)
         return rc;
     call->reply_fds_count = 1;

@@ -4,7 +4,9 @@
  * An alloc that finds too few free pages while some are being copied to the host is answered when
  * they have been: what can be evicted is as good as free.
  */
+#include "service/objects/arrival.h"
 #include "service/objects/ticket.h"
+#include "service/peers/peers.h"
 #include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
 
@@ -185,9 +187,11 @@ int attnd_call_pages_offer(struct attnd_call *call)
     int rc = check_writable(call, attachment, request->pool);
     if (rc == 0)
         rc = check_count(call, request->n_page);
+    if (rc == 0) /* what has not come yet is nothing to pass on */
+        rc = attnd_arrival_check(attachment, request->page, (uint32_t)request->n_page, call->fault);
     if (rc == 0)
         rc = attnd_ticket_offer(call->client, attachment, request->page, (uint32_t)request->n_page,
-                                request->expire_ms, &ticket, call->fault);
+                                request->expire_ms, request->by_layer, &ticket, call->fault);
     if (rc != 0)
         return rc;
     memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);
@@ -199,6 +203,14 @@ int attnd_call_pages_offer(struct attnd_call *call)
     return 0;
 }
 
+/* Of a peer: to bring its pages takes longer than a call may. */
+static int is_foreign(const struct attnd_call *call)
+{
+    const ProtobufCBinaryData *ticket = &call->request->pages_claim->ticket;
+
+    return ticket->len == ATTND_SECRET_BYTES && attnd_peers_know(call->service, ticket->data);
+}
+
 int attnd_call_pages_claim(struct attnd_call *call)
 {
     const Attnd__PagesClaim *request = call->request->pages_claim;
@@ -207,7 +219,11 @@ int attnd_call_pages_claim(struct attnd_call *call)
                                       : NULL;
 
     if (!ticket)
-        return attnd_fault_set(call->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
+        return attnd_fault_set(call->fault,
+                               is_foreign(call) ? -ATTND_E_UNSUPPORTED : -ATTND_E_EXPIRED,
+                               ATTND_F_TICKET, 0, 0, 0);
+    if (ticket->lent || !attnd_ticket_whole(ticket))
+        return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_TICKET, 0, 0, 0);
     uint32_t handle = attnd_client_attached(call->client, ticket->pool);
     if (handle == 0)
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);

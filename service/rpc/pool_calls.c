@@ -255,7 +255,7 @@ int attnd_call_pool_release(struct attnd_call *call)
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
-    if (attachment->plans || attachment->prefixes)
+    if (attachment->plans || attachment->prefixes || attachment->claims)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_POOL, 0, handle, 0);
     while (attnd_lease_drop_some(call->client->attachments[handle - 1], ATTND_LEASE_DROP_STEP))
         if (attnd_work_spent(&call->service->works))

@@ -4,6 +4,7 @@
  * None is answered here. The next step of an engine's stream passes no daemon that could make it
  * wait, so the reply itself must mean that the worker is ready for it, or done with it.
  */
+#include "service/objects/planobj.h"
 #include "service/rpc/calls.h"
 
 /* prepared/ says 1 where it answers itself: when the worker has acked, or at once. */
@@ -29,6 +30,10 @@ int attnd_call_prepare(struct attnd_call *call)
                                        .lse_memory = request->lse ? request->lse->memory : 0,
                                        .lse_offset_bytes =
                                            request->lse ? request->lse->offset_bytes : 0};
+    struct attnd_plan_object *plan = attnd_client_plan(call->client, request->plan);
+    const int rc = plan ? attnd_arrival_whole(plan->attachment, &plan->awaits, call->fault) : 0;
+    if (rc < 0)
+        return rc;
     return later(attnd_prepared_add(call->client, call->request->id, request->plan, request->lane,
                                     &wish, call->fault));
 }

@@ -6,6 +6,7 @@
 #include "schemas/version.h"
 #include "service/objects/lease.h"
 #include "service/objects/quota.h"
+#include "service/peers/peers.h"
 #include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
@@ -218,6 +219,56 @@ static int add_settings(struct attnd_call *call, Attnd__Status *status)
     return 0;
 }
 
+/* Protobuf wants each in memory of its own, which stays until the reply is sent. */
+static int add_peer(struct attnd_call *call, Attnd__Status *status,
+                    const struct attnd_peer_info *info)
+{
+    Attnd__PeerStatus *peer = attnd_call_alloc(call, sizeof(*peer));
+    char *name = attnd_call_alloc(call, sizeof(info->name));
+    char *service = attnd_call_alloc(call, 2 * ATTND_IDENTITY_BYTES + 1);
+
+    if (!peer || !name || !service)
+        return -ATTND_E_NO_MEMORY;
+    for (size_t i = 0; info->identity && i < ATTND_IDENTITY_BYTES; i++)
+        snprintf(service + 2 * i, 3, "%02x", info->identity[i]);
+    attnd__peer_status__init(peer);
+    memcpy(name, info->name, sizeof(info->name));
+    peer->name = name;
+    peer->claims = !info->address;
+    peer->state = text(info->state);
+    peer->address = text(info->address);
+    peer->service = info->identity ? service : NULL;
+    peer->last_end = info->last_end[0] ? text(info->last_end) : NULL;
+    peer->up_ms = info->up_ns / 1000000u;
+    peer->links = info->links;
+    peer->under_way = info->under_way;
+    peer->waiting = info->waiting;
+    peer->done = info->done;
+    peer->failed = info->failed;
+    peer->pages = info->pages;
+    peer->bytes = info->bytes;
+    peer->bytes_per_s = info->bytes_per_s;
+    peer->has_up_ms = peer->has_links = peer->has_under_way = peer->has_waiting = 1;
+    peer->has_done = peer->has_failed = peer->has_pages = peer->has_bytes = 1;
+    peer->has_bytes_per_s = 1;
+    status->peers[status->n_peers++] = peer;
+    return 0;
+}
+
+static int add_peers(struct attnd_call *call, Attnd__Status *status)
+{
+    struct attnd_peer_info infos[ATTND_PEER_INFOS_MAX];
+    const uint32_t count = attnd_peers_info(call->service, infos);
+
+    status->peers = attnd_call_alloc(call, (count + 1) * sizeof(Attnd__PeerStatus *));
+    if (!status->peers)
+        return -ATTND_E_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        if (add_peer(call, status, &infos[i]) < 0)
+            return -ATTND_E_NO_MEMORY;
+    return 0;
+}
+
 static int fill_quotas(struct attnd_call *call, Attnd__QuotaStatus **out,
                        enum attnd_quota_kind kind)
 {
@@ -368,7 +419,8 @@ int attnd_call_status(struct attnd_call *call)
         fill_service(call->service, status);
         if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
             add_quotas(call, status) == 0 && add_sessions(call, status) == 0 &&
-            add_pools(call, status) == 0 && attnd_host_cache_fill(call, &status->host_cache) == 0) {
+            add_pools(call, status) == 0 && add_peers(call, status) == 0 &&
+            attnd_host_cache_fill(call, &status->host_cache) == 0) {
             call->reply->status = status;
             call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
             return 0;

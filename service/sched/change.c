@@ -8,6 +8,10 @@
  * What takes long is planned by a thread of its own (planner.c): a large set, a long advance, one
  * that plans again. The step goes on when that is done. Meanwhile operations of other lanes that
  * want the plan wait.
+ *
+ * All or nothing: tiles are built beside the plan that is there, room for them is found, and only
+ * then are they written. A set that is refused leaves the batch before it. What was submitted
+ * behind it in its lane, by who could not know, is refused with it (struct attnd_refusal).
  */
 #include "service/objects/image.h"
 #include "service/sched/lanes.h"
@@ -51,14 +55,43 @@ static struct attnd_sched_op *op_of(struct attnd_planner_job *job)
     return (struct attnd_sched_op *)(void *)((char *)job - offsetof(struct attnd_sched_op, job));
 }
 
-static void plan(struct attnd_planner_job *job)
+/* Tiles are made: first built, then written. An advance that makes none is done at once. */
+static int makes_tiles(const struct attnd_sched_op *op)
 {
-    struct attnd_sched_op *op = op_of(job);
+    return op->sqe.opcode == ATTND_OP_PLAN_SET || op->generation == ATTND_NONE;
+}
+
+static void build(struct attnd_sched_op *op)
+{
     if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        (void)attnd_planobj_plan(op->plan, &op->admitted->u.batch, &op->fault);
+        (void)attnd_planobj_build(op->plan, &op->admitted->u.batch, &op->fault);
     else
         (void)attnd_planobj_plan_advance(op->plan, &op->admitted->u.advance, op->generation,
                                          &op->fault);
+}
+
+static void write(struct attnd_sched_op *op)
+{
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        attnd_planobj_write(op->plan, &op->admitted->u.batch);
+    else
+        attnd_planobj_write_advance(op->plan, &op->admitted->u.advance);
+}
+
+static void plan(struct attnd_planner_job *job)
+{
+    struct attnd_sched_op *op = op_of(job);
+    if (op->stage == ATTND_CHANGE_NEW)
+        build(op);
+    else
+        write(op);
+}
+
+static void count_stage(struct attnd_sched_op *op)
+{
+    if (op->fault.code == 0)
+        op->stage = op->stage == ATTND_CHANGE_NEW && makes_tiles(op) ? ATTND_CHANGE_BUILT
+                                                                     : ATTND_CHANGE_WRITTEN;
 }
 
 /* The service ends before it is planned. */
@@ -71,7 +104,9 @@ static void planned(struct attnd_planner_job *job, int worked)
 {
     struct attnd_sched_op *op = op_of(job);
     op->plan->planning = 0;
-    if (!worked)
+    if (worked)
+        count_stage(op);
+    else
         cancel(op);
     attnd_lane_planned(op);
 }
@@ -96,7 +131,8 @@ static int lend(struct attnd_sched_op *op)
                                                  scheduler, &scheduler->planner) < 0)
         return 0;
     op->plan->planning = 1;
-    op->begin_ns = attnd_sched_now(scheduler);
+    if (!op->begin_ns)
+        op->begin_ns = attnd_sched_now(scheduler);
     op->job =
         (struct attnd_planner_job){.last = &session->planned_last, .work = plan, .done = planned};
     attnd_planner_submit(scheduler->planner, &op->job);
@@ -121,20 +157,78 @@ static int check_leases(struct attnd_sched_op *op)
     return 0;
 }
 
-/* The step goes on like this where the batch is planned, or has a fault: DONE. */
-static enum attnd_step plan_batch(struct attnd_sched_op *op)
+/* A launched run asks nobody whether its pages are here. */
+static int check_launched(struct attnd_sched_op *op)
 {
-    const struct attnd_batch_view *batch = &op->admitted->u.batch;
-    if (check_leases(op))
-        return ATTND_STEP_MORE;
-    if (op->fault.code != 0)
-        return ATTND_STEP_DONE;
-    attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
-    if (work_of(batch) > INLINE_WORK && lend(op))
-        return ATTND_STEP_PLANNING;
-    if (op->fault.code == 0)
-        (void)attnd_planobj_plan(op->plan, batch, &op->fault);
-    return ATTND_STEP_DONE;
+    if (!op->plan->prepared && !op->plan->image.address)
+        return 0;
+    return attnd_arrival_whole(op->plan->attachment, &op->plan->awaits, &op->fault);
+}
+
+/* What of its pages is on its way: of a set, beside nothing; of an advance, beside what the plan
+ * waits for already. What that was is kept until nothing can be refused any more. */
+static void await_pages(struct attnd_sched_op *op)
+{
+    const struct attnd_attachment *attachment = op->plan->attachment;
+    struct attnd_plan_awaits *awaits = &op->plan->awaits;
+    int more = 0;
+
+    if (op->awaits)
+        return;
+    op->plan->awaits_before = *awaits;
+    op->awaits = 1;
+    if (op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+        const struct attnd_advance_view *view = &op->admitted->u.advance;
+        more = attnd_arrival_collect(attachment, awaits, view->page_indices, view->pages);
+    } else {
+        const struct attnd_batch_view *batch = &op->admitted->u.batch;
+        awaits->count = 0;
+        for (uint32_t i = 0; i < batch->levels && !more; i++)
+            more = attnd_arrival_collect(attachment, awaits, batch->level[i].kv_indices,
+                                         batch->level[i].pages);
+    }
+    if (more > 0)
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_KV_INDICES, 0, op->sqe.plan,
+                        ATTND_PLAN_AWAITS_MAX);
+    else
+        (void)check_launched(op);
+}
+
+/* What is next of it, by the thread if it is long. Return: 1 the thread has it. */
+static int go_on(struct attnd_sched_op *op, int is_long)
+{
+    if (is_long && lend(op))
+        return 1;
+    if (op->fault.code == 0) {
+        plan(&op->job);
+        count_stage(op);
+    }
+    return 0;
+}
+
+/* For the tiles that are built. */
+static void make_room(struct attnd_sched_op *op)
+{
+    uint64_t scratch_bytes;
+
+    if (attnd_planobj_check_scratch(op->plan, op->lane->session->scheduler->scratch.bytes,
+                                    &scratch_bytes, &op->fault) == 0)
+        (void)attnd_prepared_make_room(change_of(op), scratch_bytes, &op->fault);
+}
+
+/* As far as it goes. Return: 1 the thread has it; 0 it is written, or has a fault and nothing has
+ * changed. */
+static int make(struct attnd_sched_op *op, int is_long)
+{
+    while (op->fault.code == 0 && op->stage != ATTND_CHANGE_WRITTEN) {
+        if (op->stage == ATTND_CHANGE_BUILT)
+            make_room(op);
+        if (op->fault.code == 0 && go_on(op, is_long))
+            return 1;
+    }
+    if (op->stage == ATTND_CHANGE_BUILT)
+        attnd_planobj_drop(op->plan);
+    return 0;
 }
 
 /* Is anybody in the way? Return: 1 the step is over: @step. */
@@ -158,29 +252,47 @@ static void tell_found(struct attnd_sched_op *op)
     op->fault.value = (int64_t)found.bytes_saved;
 }
 
+/* It is written, or has a fault. */
+static enum attnd_step end(struct attnd_sched_op *op)
+{
+    const int tiles = makes_tiles(op);
+
+    if (op->fault.code != 0 && op->awaits)
+        op->plan->awaits = op->plan->awaits_before;
+    if (op->fault.code == 0 && tiles)
+        attnd_planobj_fill(op->plan);
+    else if (op->fault.code == 0)
+        attnd_planobj_advanced(op->plan, op->generation);
+    if (tiles && (op->fault.code == 0 || op->change.sent))
+        (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
+    if (op->fault.code != 0 && !op->change.sent)
+        return ATTND_STEP_DONE;
+    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+}
+
 enum attnd_step attnd_change_set(struct attnd_sched_op *op)
 {
-    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
     enum attnd_step step;
 
-    (void)attnd_sched_now(scheduler); /* the beginning, for the completion */
+    (void)attnd_sched_now(op->lane->session->scheduler); /* the beginning, for the completion */
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_STEP_DONE;
-    if (!op->begin_ns) { /* otherwise it was planned meanwhile */
+    if (op->stage == ATTND_CHANGE_NEW && op->fault.code == 0) {
         if (op->cursor == 0 && must_wait(op, &step))
             return step;
-        op->plan->filled = 0;
-        step = op->fault.code == 0 ? plan_batch(op) : ATTND_STEP_DONE;
-        if (step != ATTND_STEP_DONE)
-            return step;
+        if (check_leases(op))
+            return ATTND_STEP_MORE;
+        if (op->fault.code == 0)
+            await_pages(op);
     }
-    if (op->fault.code == 0)
-        (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
-    (void)attnd_prepared_was_set(change_of(op), &op->fault);
-    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
-    if (op->fault.code == 0)
+    if (make(op, op->admitted && work_of(&op->admitted->u.batch) > INLINE_WORK))
+        return ATTND_STEP_PLANNING;
+    if (op->fault.code == 0) {
+        attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
         tell_found(op);
-    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
+    }
+    return end(op);
 }
 
 static int is_long(const struct attnd_sched_op *op)
@@ -193,20 +305,6 @@ static int is_long(const struct attnd_sched_op *op)
     return (uint64_t)advance->entries + advance->pages > INLINE_WORDS;
 }
 
-/* It is planned, or has a fault. */
-static enum attnd_step end_advance(struct attnd_sched_op *op)
-{
-    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
-
-    (void)attnd_planobj_advanced(op->plan, op->generation, scheduler->scratch.bytes, &op->fault);
-    if (op->generation == ATTND_NONE)
-        (void)attnd_prepared_was_set(change_of(op), &op->fault);
-    attnd_image_write(op->lane->session->client, op->plan, op->fault.code);
-    if (op->generation != ATTND_NONE && op->fault.code != 0 && !op->change.sent)
-        return ATTND_STEP_DONE;
-    return attnd_prepared_publish(change_of(op)) ? ATTND_STEP_SENT : ATTND_STEP_DONE;
-}
-
 /* Nobody is in the way. */
 static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
 {
@@ -214,13 +312,11 @@ static enum attnd_step advance(struct attnd_sched_op *op, uint32_t generation)
 
     (void)attnd_sched_now(op->lane->session->scheduler);
     op->generation = generation;
-    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0) {
-        if (is_long(op) && lend(op))
-            return ATTND_STEP_PLANNING;
-        if (op->fault.code == 0)
-            (void)attnd_planobj_plan_advance(op->plan, view, generation, &op->fault);
-    }
-    return end_advance(op);
+    if (attnd_planobj_check_advance(op->plan, view, &op->fault) == 0)
+        await_pages(op);
+    if (op->fault.code == 0 && make(op, is_long(op)))
+        return ATTND_STEP_PLANNING;
+    return end(op);
 }
 
 /* An advance into keys that are read once for several requests: as a set, of what is there. Runs of
@@ -239,12 +335,13 @@ enum attnd_step attnd_change_advance(struct attnd_sched_op *op)
 {
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_STEP_DONE;
-    if (op->begin_ns) /* it was planned meanwhile */
-        return end_advance(op);
+    if (op->begin_ns) /* the thread had it */
+        return make(op, is_long(op)) ? ATTND_STEP_PLANNING : end(op);
     int taken = op->plan->planning || (!op->change.sent && attnd_prepared_taken(op->plan));
     if (taken && op->fault.code == 0)
         return ATTND_STEP_BLOCKED;
-    if (!taken && !op->plan->filled)
+    if (!taken && (!op->plan->filled ||
+                   attnd_planobj_refuses(op->plan, op->sqe.lane, op->sqe.u.advance.refusals)))
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
     if (op->fault.code != 0)
         return ATTND_STEP_DONE;

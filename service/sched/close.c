@@ -2,8 +2,9 @@
  * close.c - the end of a session's lanes.
  *
  * At once nothing of it is taken in or given a turn any more, and what the worker has is asked to
- * stop. What is queued, matches that wait and claims are given up in pieces, because there may be
- * many. When that is done, and the worker and the planner have nothing of it, it is drained.
+ * stop. What is queued, matches and claims that wait, and what is claimed of prefixes is given up
+ * in pieces, because there may be many. When that is done, and the worker and the planner have
+ * nothing of it, it is drained.
  */
 #include "service/sched/lanes.h"
 
@@ -36,7 +37,7 @@ static int close_some(struct attnd_client_lanes *session)
         session->close_lane += !drop_one(&session->lane[session->close_lane]);
         return 1;
     }
-    return attnd_prefix_close(session);
+    return attnd_claim_close(session) || attnd_prefix_close(session);
 }
 
 int attnd_session_close_go(struct attnd_work *work)
@@ -59,14 +60,13 @@ int attnd_session_close_go(struct attnd_work *work)
 
 static void stop_works(struct attnd_client_lanes *session)
 {
-    struct attnd_works *works = attnd_sched_works(session);
-
-    attnd_work_stop(works, &session->ring_work);
-    attnd_work_stop(works, &session->lanes_work);
-    attnd_work_stop(works, &session->retry_work);
-    attnd_work_stop(works, &session->wake_work);
-    attnd_work_stop(works, &session->leave_work);
-    attnd_work_stop(works, &session->expire_work);
+    attnd_work_stop(&session->ring_work);
+    attnd_work_stop(&session->lanes_work);
+    attnd_work_stop(&session->retry_work);
+    attnd_work_stop(&session->wake_work);
+    attnd_work_stop(&session->leave_work);
+    attnd_work_stop(&session->expire_work);
+    attnd_work_stop(&session->lost_work);
 }
 
 void attnd_sched_close(struct attnd_client *client)

@@ -70,6 +70,17 @@ static void note_append(const struct attnd_sched_op *op)
     op->lane->append_slot = op->lane->session->client->cq.index;
 }
 
+/* Runs and advances that wait behind a set were meant for its batch. */
+static void note_refusal(const struct attnd_sched_op *op)
+{
+    if (op->sqe.opcode != ATTND_OP_PLAN_SET || op->fault.code == 0)
+        return;
+    op->lane->session->refusals++;
+    if (op->plan)
+        op->plan->refusal =
+            (struct attnd_refusal){.number = op->lane->session->refusals, .lane = op->sqe.lane};
+}
+
 static void tell_monitor(const struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
 {
     const struct attnd_client_lanes *session = op->lane->session;
@@ -111,6 +122,7 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
         count_fault(&session->scheduler->service->totals, fault->code);
     }
     note_append(op);
+    note_refusal(op);
     tell_monitor(op, begin_ns, end_ns);
     if (fault->code != 0 || !(op->sqe.flags & ATTND_OP_SKIP_SUCCESS)) {
         const struct attnd_cqe cqe = {.user_data = op->sqe.user_data,
@@ -153,6 +165,8 @@ void attnd_op_free(struct attnd_sched_op *op)
     attnd_results_unreserve(op);
     if (op->prefix)
         op->prefix->in_flight--;
+    if (op->into)
+        op->into->claims--;
     attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan) {
         attnd_planobj_unpin(op->plan, &op->lengths);

@@ -59,7 +59,8 @@ static int cancel_in(struct attnd_lane *lane, uint64_t user_data, int *ended)
 
 int attnd_deadline_cancel(struct attnd_client_lanes *session, uint64_t user_data)
 {
-    int ended = attnd_prefix_cancel(session, user_data), all = 1;
+    int ended = attnd_prefix_cancel(session, user_data) + attnd_claim_cancel(session, user_data);
+    int all = 1;
 
     for (uint32_t i = 0; i < ATTND_LANES_MAX && all; i++) {
         all = cancel_in(&session->lane[i], user_data, &ended);
@@ -77,6 +78,10 @@ static void expire(struct attnd_sched_op *op)
     attnd_deadlines_remove(&lane->session->deadlines, op);
     if (op->parked) {
         attnd_prefix_expire(op);
+        return;
+    }
+    if (op->transfer) {
+        attnd_claim_expire(op);
         return;
     }
     (void)end_early(lane, op, -ATTND_E_TIMEOUT);
@@ -135,7 +140,10 @@ static void fire(void *context)
     uint64_t now_ns = attnd_sched_now(scheduler), next_ns = UINT64_MAX;
     scheduler->timer_ns = UINT64_MAX;
 
-    for (uint32_t i = 0; i < scheduler->open_count; i++) {
+    /* From the end: the last takes the place of one that is closed meanwhile. */
+    for (uint32_t i = scheduler->open_count; i-- > 0;) {
+        if (i >= scheduler->open_count)
+            continue;
         struct attnd_client_lanes *session = scheduler->open[i];
         uint64_t deadline_ns = look_for_late(session, now_ns);
         uint64_t look_ns = look_again(session, now_ns);

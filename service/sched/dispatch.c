@@ -114,6 +114,21 @@ static struct attnd_run describe(const struct attnd_sched_op *op)
     return run;
 }
 
+static uint32_t refusals_of(const struct attnd_sqe *sqe)
+{
+    if (sqe->opcode == ATTND_OP_APPEND)
+        return sqe->u.append.refusals;
+    return sqe->opcode == ATTND_OP_MERGE ? sqe->u.merge.refusals : sqe->u.run.refusals;
+}
+
+/* Return: 1 the layer that it reads or writes is here; 0 it is on its way; < 0 it will not come. */
+static int arrival_of(struct attnd_sched_op *op, const struct attnd_run *run)
+{
+    if (op->plan->awaits.count == 0 || run->kind == ATTND_RUN_MERGE)
+        return 1;
+    return attnd_arrival_gate(op->plan->attachment, &op->plan->awaits, run->layer, &op->fault);
+}
+
 enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -123,12 +138,17 @@ enum attnd_step attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
         return ATTND_STEP_DONE;
     if (plan->planning || attnd_prepared_taken(plan))
         return ATTND_STEP_BLOCKED;
-    if (!plan->filled)
+    if (!plan->filled || attnd_planobj_refuses(plan, op->sqe.lane, refusals_of(&op->sqe)))
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
     attnd_planobj_pin(op->plan, &op->lengths);
     struct attnd_run run = describe(op);
     if (run.items == 0)
         return ATTND_STEP_DONE;
+    const int arrived = arrival_of(op, &run);
+    if (arrived < 0)
+        return ATTND_STEP_DONE;
+    if (arrived == 0)
+        return ATTND_STEP_BLOCKED;
     if (resolve(op, &run) < 0)
         return ATTND_STEP_DONE;
     if (run.kind == ATTND_RUN_APPEND && check_append(op) < 0)

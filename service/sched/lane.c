@@ -168,6 +168,8 @@ static enum attnd_step take_step(struct attnd_sched_op *op, int in_line)
 {
     if (op->prefix)
         return attnd_prefix_step(op);
+    if (op->into)
+        return op->sqe.opcode == ATTND_OP_PAGES_READY ? attnd_ready_step(op) : attnd_claim_step(op);
     if (!op->plan)
         return ATTND_STEP_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
@@ -222,7 +224,7 @@ static void end_step(struct attnd_lane *lane, enum attnd_step step)
         lane->session->planning++;
         break;
     case ATTND_STEP_PARKED:
-        attnd_lane_pop(lane);
+        attnd_claim_listed(attnd_lane_pop(lane));
         break;
     }
 }
@@ -312,17 +314,45 @@ void attnd_lane_planned(struct attnd_sched_op *op)
     attnd_lanes_drain(session);
 }
 
-static void retry_waiting(struct attnd_scheduler *scheduler)
+/* The first of the line takes its step, on its session's account. Return: 0 it still waits. */
+static int retry_first(struct attnd_lane *lane)
 {
-    struct attnd_lane *lane;
-    while ((lane = attnd_line_next(scheduler))) { /* runs: none is sent ahead */
-        enum attnd_step step = take_step(lane->head, 0);
-        if (step == ATTND_STEP_WAIT)
-            return;
+    struct attnd_works *works = attnd_sched_works(lane->session);
+    struct attnd_account *before = attnd_work_enter(works, &lane->session->client->account);
+    const enum attnd_step step = take_step(lane->head, 0); /* a run: none is sent ahead */
+
+    if (step != ATTND_STEP_WAIT) {
         attnd_lane_unlist(lane);
         end_step(lane, step);
         attnd_lane_go(lane);
     }
+    (void)attnd_work_leave(works, before);
+    return step != ATTND_STEP_WAIT;
+}
+
+/* The rest of a long line goes on by turns. */
+static void retry_waiting(struct attnd_scheduler *scheduler)
+{
+    struct attnd_works *works = &scheduler->service->works;
+    const uint64_t begin_ns = scheduler->waiting_count ? attnd_clock_ns() : 0;
+    struct attnd_lane *lane;
+
+    while ((lane = attnd_line_next(scheduler)) && retry_first(lane))
+        if (attnd_clock_ns() - begin_ns >= ATTND_WORK_SPENT_NS) {
+            attnd_work_queue(works, &scheduler->line_account, &scheduler->line_work);
+            return;
+        }
+}
+
+int attnd_lane_line_go(struct attnd_work *work)
+{
+    struct attnd_scheduler *scheduler =
+        (struct attnd_scheduler *)(void *)((char *)work -
+                                           offsetof(struct attnd_scheduler, line_work));
+
+    scheduler->now_ns = 0;
+    retry_waiting(scheduler);
+    return 0;
 }
 
 int attnd_lane_retry_go(struct attnd_work *work)
@@ -349,9 +379,10 @@ int attnd_lane_retry_go(struct attnd_work *work)
 void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
     attnd_control_command_pump(scheduler->prepared_runs);
-    for (uint32_t i = 0; i < scheduler->open_count && scheduler->blocked_count; i++) {
-        struct attnd_client_lanes *session = scheduler->open[i];
-        if (session->blocked.count)
+    /* From the end: the last takes the place of one that is closed meanwhile. */
+    for (uint32_t i = scheduler->open_count; i-- > 0 && scheduler->blocked_count;) {
+        struct attnd_client_lanes *session = i < scheduler->open_count ? scheduler->open[i] : NULL;
+        if (session && session->blocked.count)
             attnd_work_start(&scheduler->service->works, &session->client->account,
                              &session->retry_work);
     }

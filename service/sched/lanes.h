@@ -10,6 +10,7 @@
  *   change.c        the step of a set or an advance of a plan
  *   prefix_step.c   the step of an operation on the prefix tree
  *   parked.c        matches that wait, in no lane
+ *   claim.c         claims of tickets, of this service and of others; layers that are whole
  *   dispatch.c      a run's step: places checked, run slot and scratch taken, command pushed
  *   retire.c        the worker is done (or gone): slot and scratch back, the lane goes on
  *   complete.c      completion slots, notifications, operations back to their session
@@ -23,8 +24,10 @@
 #define ATTND_SERVICE_SCHED_LANES_H
 
 #include "service/admission/admit.h"
+#include "service/objects/arrival.h"
 #include "service/objects/places.h"
 #include "service/objects/quota.h"
+#include "service/peers/peers.h"
 #include "service/prefix/prefix.h"
 #include "service/prepared/prepared.h"
 #include "service/sched/planner.h"
@@ -51,6 +54,9 @@ static inline uint64_t attnd_admitted_bytes(const struct attnd_admitted *admitte
 
 struct attnd_lane;
 
+/* How far a set or an advance is. What can fail is over when it is built, or before. */
+enum attnd_change_stage { ATTND_CHANGE_NEW, ATTND_CHANGE_BUILT, ATTND_CHANGE_WRITTEN };
+
 struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next;     /* in its lane; in the session's free list */
@@ -59,22 +65,26 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan;     /* it or the other; both NULL: refused on the way in */
     struct attnd_prefix_handle *prefix; /* the namespace of a prefix operation */
     struct attnd_prefix_parked *parked; /* a match that waits, in no lane; else NULL */
-    uint32_t result_words;              /* reserved for its completion */
-    uint32_t answer_words;              /* put there */
-    struct attnd_plan_change change;    /* of a set or an advance: what was sent */
-    struct attnd_lengths lengths;       /* of an append, a run or a merge */
+    struct attnd_attachment *into;   /* of a claim: where its pages go; of a ready: of its ticket */
+    struct attnd_transfer *transfer; /* of a claim that waits, in no lane; else NULL */
+    uint32_t result_words;           /* reserved for its completion */
+    uint32_t answer_words;           /* put there */
+    struct attnd_plan_change change; /* of a set or an advance: what was sent */
+    struct attnd_lengths lengths;    /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
     int admits;                   /* that is under way */
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint32_t generation;          /* that an advance writes; ATTND_NONE: it plans again */
-    uint64_t begin_ns;            /* of what takes several turns; 0: it does not */
-    uint64_t taken_ns;            /* out of the ring */
-    uint64_t deadline_ns;         /* 0: none */
-    uint32_t deadline_place;      /* 1 + place among the session's deadlines; 0: in none */
-    uint32_t cursor;              /* of a prefix operation: blocks that are done; of a set: pages */
-    uint32_t counted;             /* of those: foreign ones, or taken ones */
-    uint32_t run;                 /* slot, while dispatched */
+    enum attnd_change_stage stage;
+    int awaits;               /* of a change: awaits_before is that of the plan before */
+    uint64_t begin_ns;        /* of what takes several turns; 0: it does not */
+    uint64_t taken_ns;        /* out of the ring */
+    uint64_t deadline_ns;     /* 0: none */
+    uint32_t deadline_place;  /* 1 + place among the session's deadlines; 0: in none */
+    uint32_t cursor;          /* of a prefix operation: blocks that are done; of a set: pages */
+    uint32_t counted;         /* of those: foreign ones, or taken ones */
+    uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the step will bring */
 };
@@ -86,7 +96,8 @@ enum attnd_lane_state {
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
     ATTND_LANE_SENT,       /* the head waits for the ack of a HOLD or PUBLISH of its plan */
-    ATTND_LANE_PLANNING    /* the planner's thread has the head */
+    ATTND_LANE_PLANNING,   /* the planner's thread has the head */
+    ATTND_LANE_LOST        /* a worker that died had the head: all that is queued is answered so */
 };
 
 struct attnd_lane {
@@ -121,6 +132,7 @@ struct attnd_client_lanes {
     uint32_t cq_room; /* completion slots known to be free */
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
+    uint32_t refusals;            /* sets that were refused */
     uint32_t dispatched;          /* runs the worker has */
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
     uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
@@ -134,6 +146,8 @@ struct attnd_client_lanes {
     struct attnd_prefix_parked *leaving;            /* that are over */
     uint32_t parked_count;
     uint64_t parked_bytes;
+    struct attnd_sched_op *claims; /* that wait, in no lane; linked as in one */
+    uint32_t claims_count;
     uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
     struct attnd_lane_list blocked; /* for something of their own */
@@ -148,6 +162,7 @@ struct attnd_client_lanes {
     int closed;                        /* and it is over */
     struct attnd_deadlines deadlines;
     struct attnd_work expire_work;    /* some of them have passed */
+    struct attnd_work lost_work;      /* lanes are lost */
     struct attnd_sqe taking;          /* a slot that takes several pieces */
     int takes;                        /* 1: there is one */
     struct attnd_sched_op *entering;  /* its operation, which is in no lane yet; or NULL */
@@ -175,10 +190,12 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;     /* ATTND_NONE: none */
-    uint32_t slots_free;    /* how many */
-    uint32_t open_busy;     /* open sessions of which the worker has runs */
-    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint32_t free_slot;          /* ATTND_NONE: none */
+    uint32_t slots_free;         /* how many */
+    uint32_t open_busy;          /* open sessions of which the worker has runs */
+    uint32_t waiting_count;      /* lanes in the lines of all sessions */
+    struct attnd_work line_work; /* more of them may go than had time */
+    struct attnd_account line_account;
     uint64_t waited;        /* numbers for lanes that come into one */
     uint32_t blocked_count; /* lanes that are blocked, of all sessions */
     int moved;              /* slots that this sweep took out of rings */
@@ -256,6 +273,8 @@ void attnd_lane_go(struct attnd_lane *lane);
 int attnd_lane_ready_go(struct attnd_work *work);
 /** attnd_lane_retry_go() - the item of blocked lanes. */
 int attnd_lane_retry_go(struct attnd_work *work);
+/** attnd_lane_line_go() - the item of a long line for run slots and scratch. */
+int attnd_lane_line_go(struct attnd_work *work);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait take a step again, in order, as far as it goes. */
@@ -320,6 +339,35 @@ int attnd_prefix_leave_go(struct attnd_work *work);
 /** attnd_prefix_wake_go() - the item of matches that are woken. */
 int attnd_prefix_wake_go(struct attnd_work *work);
 
+/* ---- claim.c ---- */
+
+/** attnd_claim_check() - the attachment that a claim's pages go to. Return: NULL with *@fault. */
+struct attnd_attachment *attnd_claim_check(const struct attnd_client *client,
+                                           const struct attnd_sqe *sqe, struct attnd_fault *fault);
+/** attnd_claim_step() - of a claim of pages. DONE or PARKED. */
+enum attnd_step attnd_claim_step(struct attnd_sched_op *op);
+/** attnd_ready_check() - the attachment of the pool that a ready names. Return: NULL with *@fault.
+ */
+struct attnd_attachment *attnd_ready_check(const struct attnd_client *client,
+                                           const struct attnd_sqe *sqe, struct attnd_fault *fault);
+/** attnd_ready_step() - layers of a ticket are whole, since what is in front of it in its lane is
+ * over. DONE. */
+enum attnd_step attnd_ready_step(struct attnd_sched_op *op);
+/** attnd_lane_failed_append() - of an append of @op's lane that failed, and whose completion the
+ * client has not read yet. Return: its code; 0: there is none. */
+int attnd_lane_failed_append(const struct attnd_sched_op *op);
+/** attnd_claim_listed() - a parked operation has left its lane; one that is no claim stays as it
+ * is.
+ */
+void attnd_claim_listed(struct attnd_sched_op *op);
+/** attnd_claim_cancel() - end those of @user_data that wait. Return: how many. */
+int attnd_claim_cancel(struct attnd_client_lanes *session, uint64_t user_data);
+/** attnd_claim_expire() - end one whose deadline has passed. */
+void attnd_claim_expire(struct attnd_sched_op *op);
+/** attnd_claim_close() - the session is closing: one claim more is given up. Return: 1 there was
+ * one; 0. */
+int attnd_claim_close(struct attnd_client_lanes *session);
+
 /* ---- dispatch.c ---- */
 
 /**
@@ -334,6 +382,9 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/** attnd_retire_lost_go() - the item of lanes whose head a worker took with it. */
+int attnd_retire_lost_go(struct attnd_work *work);
+
 /* ---- admit.c ---- */
 
 /** attnd_op_admit() - copy and check what the operation carries, once; of a batch or an advance the
@@ -362,7 +413,8 @@ void attnd_op_free(struct attnd_sched_op *op);
 
 /* ---- deadline.c ---- */
 
-/** attnd_timeout_us() - of an append, a run, a merge or a match; 0: none, or another operation. */
+/** attnd_timeout_us() - of an append, a run, a merge, a match or a claim; 0: none, or another
+ * operation. */
 static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
 {
     if (sqe->opcode == ATTND_OP_RUN)
@@ -371,6 +423,8 @@ static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
         return sqe->u.prefix.timeout_us;
     if (sqe->opcode == ATTND_OP_MERGE)
         return sqe->u.merge.timeout_us;
+    if (sqe->opcode == ATTND_OP_PAGES_CLAIM)
+        return sqe->u.claim.timeout_us;
     return sqe->opcode == ATTND_OP_APPEND ? sqe->u.append.timeout_us : 0;
 }
 

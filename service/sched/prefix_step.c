@@ -140,7 +140,7 @@ static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_
 
 /* An append of the lane has failed, and the client has not read of it yet: it may have submitted
  * the publish in the belief that the pages would be full. Return: the code of the append; 0. */
-static int failed_append(const struct attnd_sched_op *op)
+int attnd_lane_failed_append(const struct attnd_sched_op *op)
 {
     struct attnd_lane *lane = op->lane;
     struct attnd_client *client = lane->session->client;
@@ -158,7 +158,7 @@ static int failed_append(const struct attnd_sched_op *op)
 static int check_publish(struct attnd_sched_op *op)
 {
     const struct attnd_prefix_view *view = &op->admitted->u.prefix;
-    const int rc = failed_append(op);
+    const int rc = attnd_lane_failed_append(op);
 
     if (rc < 0)
         return attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
@@ -167,7 +167,8 @@ static int check_publish(struct attnd_sched_op *op)
         op->fault.field = ATTND_F_PAGES;
         return op->fault.code;
     }
-    return 0;
+    return attnd_arrival_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages,
+                               &op->fault);
 }
 
 static enum attnd_step publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)

@@ -87,17 +87,34 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler)
     return moved;
 }
 
-/* Everything in a lane whose head the worker took with it. */
-static void fail_lane(struct attnd_lane *lane)
+/* The first operation of a lost lane. Return: 1 there is more; 0 the lane goes on. */
+static int fail_first(struct attnd_lane *lane)
 {
-    struct attnd_client_lanes *session = lane->session;
-    uint64_t now_ns = attnd_sched_now(session->scheduler);
-    lane->state = ATTND_LANE_IDLE;
-    while (lane->head) {
+    if (lane->head) {
         struct attnd_sched_op *op = attnd_lane_pop(lane);
+        const uint64_t now_ns = attnd_sched_now(lane->session->scheduler);
         fault_for(op, op->verdict ? op->verdict : -ATTND_E_WORKER_RESTARTED);
         attnd_complete(op, now_ns, now_ns);
     }
+    if (!lane->head)
+        lane->state = ATTND_LANE_IDLE;
+    return lane->head != NULL;
+}
+
+int attnd_retire_lost_go(struct attnd_work *work)
+{
+    struct attnd_client_lanes *session =
+        (struct attnd_client_lanes *)(void *)((char *)work -
+                                              offsetof(struct attnd_client_lanes, lost_work));
+
+    session->scheduler->now_ns = 0;
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        while (session->lane[i].state == ATTND_LANE_LOST) {
+            (void)fail_first(&session->lane[i]);
+            if (attnd_work_spent(attnd_sched_works(session)))
+                return 1;
+        }
+    return 0;
 }
 
 void attnd_retire_lost(struct attnd_scheduler *scheduler)
@@ -110,10 +127,17 @@ void attnd_retire_lost(struct attnd_scheduler *scheduler)
         if (!op)
             continue;
         struct attnd_lane *lane = op->lane;
+        struct attnd_client_lanes *session = lane->session;
         attnd_dispatch_release(scheduler, run);
-        fail_lane(lane);
-        if (lane->session->closing)
-            attnd_lanes_drain(lane->session);
+        lane->state = ATTND_LANE_LOST;
+        if (!session->closing) {
+            attnd_work_start(attnd_sched_works(session), &session->client->account,
+                             &session->lost_work);
+            continue;
+        }
+        while (fail_first(lane)) /* what was queued behind it goes in pieces, or has gone */
+            ;
+        attnd_lanes_drain(session);
     }
     attnd_prepared_lost(scheduler->prepared_runs);
     attnd_queue_abandon(scheduler->queue);

@@ -31,6 +31,7 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.acked = attnd_lane_acked;
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
+    scheduler->line_work.go = attnd_lane_line_go;
     if (attnd_deadline_start(scheduler) < 0) {
         free(scheduler);
         return -ATTND_E_NO_MEMORY;
@@ -46,6 +47,7 @@ void attnd_sched_free(struct attnd_scheduler *scheduler)
 {
     if (!scheduler)
         return;
+    attnd_work_stop(&scheduler->line_work);
     attnd_planner_free(scheduler->planner);
     attnd_heap_destroy(&scheduler->scratch);
     free(scheduler);
@@ -109,6 +111,7 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     session->wake_work.go = attnd_prefix_wake_go;
     session->leave_work.go = attnd_prefix_leave_go;
     session->expire_work.go = attnd_deadline_expire_go;
+    session->lost_work.go = attnd_retire_lost_go;
     session->close_work.go = attnd_session_close_go;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)

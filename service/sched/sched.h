@@ -33,6 +33,9 @@ int attnd_sched_resume(struct attnd_scheduler *scheduler, uint64_t scratch_bytes
 void attnd_sched_pause(struct attnd_scheduler *scheduler);
 /** attnd_sched_retry() - what waits for memory may go on: lanes take steps again, and flush. */
 void attnd_sched_retry(struct attnd_scheduler *scheduler);
+/** attnd_sched_arrived() - the same of layers that have arrived, from within anything: the sweep
+ * flushes. */
+void attnd_sched_arrived(struct attnd_scheduler *scheduler);
 /** attnd_retire_lost() - the worker is gone for good: what it had is answered
  * -ATTND_E_WORKER_RESTARTED, and so is what is queued behind. Pauses the scheduler. */
 void attnd_retire_lost(struct attnd_scheduler *scheduler);
@@ -59,6 +62,11 @@ int attnd_sched_caught_up(struct attnd_client *client);
 struct attnd_tree;
 /** attnd_sched_wake() - claims of the tree have ended: matches that waited for them go on. */
 void attnd_sched_wake(struct attnd_tree *tree);
+/** attnd_claim_fits(), attnd_claim_ended() - the events of peers: of the operation that @context
+ * is. */
+int attnd_claim_fits(void *context, uint32_t count);
+void attnd_claim_ended(void *context, const int32_t *pages, uint32_t count,
+                       const struct attnd_fault *fault);
 /** attnd_sched_oldest_ns() - status.c: CLOCK_MONOTONIC when the oldest operation in flight of a
  * session was taken out of its ring; 0: none is. */
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);

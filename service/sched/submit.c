@@ -39,17 +39,23 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
         word = sqe->u.set.zero0;
         return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.set.zero, fault);
     case ATTND_OP_PLAN_ADVANCE:
-        return ZERO_WORDS(sqe->u.advance.zero, fault);
+        word = sqe->u.advance.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.advance.zero, fault);
     case ATTND_OP_APPEND:
-        return ZERO_WORDS(sqe->u.append.zero, fault);
+        word = sqe->u.append.zero0;
+        return is_zero(&word, 1, fault) && is_zero(&sqe->u.append.zero, 1, fault);
     case ATTND_OP_RUN:
-        word = sqe->u.run.zero;
-        return is_zero(&word, 1, fault);
+        return 1;
     case ATTND_OP_MERGE:
-        word = sqe->u.merge.zero0;
-        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.merge.zero, fault);
+        return ZERO_WORDS(sqe->u.merge.zero, fault);
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
+    case ATTND_OP_PAGES_CLAIM:
+        word = sqe->u.claim.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.claim.zero, fault);
+    case ATTND_OP_PAGES_READY:
+        word = sqe->u.ready.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.ready.zero, fault);
     default:
         if (is_prefix(sqe->opcode))
             return ZERO_WORDS(sqe->u.prefix.zero, fault);
@@ -124,9 +130,11 @@ static int carries_data(const struct attnd_sqe *sqe)
     return carries_batch(sqe) || is_prefix(sqe->opcode) || sqe->opcode == ATTND_OP_MERGE;
 }
 
-/* Room for the pages of a match. One that asks for more than it can have is refused. */
+/* Room for the pages of a match or a claim. One that asks for more than it can have is refused. */
 static uint32_t words_wanted(const struct attnd_sqe *sqe)
 {
+    if (sqe->opcode == ATTND_OP_PAGES_CLAIM)
+        return sqe->u.claim.pages_max > ATTND_TICKET_PAGES_MAX ? 0 : sqe->u.claim.pages_max;
     if (sqe->opcode != ATTND_OP_PREFIX_MATCH || sqe->u.prefix.pages > ATTND_PREFIX_PAGES_MAX)
         return 0;
     return sqe->u.prefix.pages;
@@ -162,6 +170,23 @@ static void begin_prefix(struct attnd_client_lanes *session, struct attnd_sched_
     set_deadline(session->scheduler, op);
 }
 
+static void begin_claim(struct attnd_client_lanes *session, struct attnd_sched_op *op)
+{
+    op->into = attnd_claim_check(session->client, &op->sqe, &op->fault);
+    if (!op->into)
+        return;
+    op->into->claims++;
+    attnd_results_reserve(op, words_wanted(&op->sqe));
+    set_deadline(session->scheduler, op);
+}
+
+static void begin_ready(struct attnd_client_lanes *session, struct attnd_sched_op *op)
+{
+    op->into = attnd_ready_check(session->client, &op->sqe, &op->fault);
+    if (op->into)
+        op->into->claims++;
+}
+
 /* Into its lane, when all that it carries is here. Return: 1; 0 there is more of that. */
 static int enter(struct attnd_client_lanes *session, struct attnd_sched_op *op)
 {
@@ -187,6 +212,10 @@ static int accept_op(struct attnd_client_lanes *session, const struct attnd_sqe 
     }
     if (!malformed && is_prefix(sqe->opcode))
         begin_prefix(session, op);
+    else if (!malformed && sqe->opcode == ATTND_OP_PAGES_CLAIM)
+        begin_claim(session, op);
+    else if (!malformed && sqe->opcode == ATTND_OP_PAGES_READY)
+        begin_ready(session, op);
     else if (!malformed)
         begin_plan(session, op);
     if ((op->plan || op->prefix) && carries_data(sqe))
@@ -248,7 +277,8 @@ static int has_room(struct attnd_client_lanes *session, const struct attnd_sqe *
     }
     if (session->broken)
         return 0;
-    if (client->in_flight == session->parked_count && session->stall_ns == 0) {
+    if (client->in_flight == session->parked_count + session->claims_count &&
+        session->stall_ns == 0) {
         session->stall_ns = STALL_NS_MIN;
         attnd_deadline_arm(session->scheduler, attnd_sched_now(session->scheduler) + STALL_NS_MIN);
     }

@@ -20,6 +20,7 @@
 #include "service/objects/lease.h"
 #include "service/objects/planobj.h"
 #include "service/objects/quota.h"
+#include "service/objects/ticket.h"
 #include "service/objects/wakes.h"
 #include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
@@ -180,7 +181,7 @@ void attnd_client_end(struct attnd_client *client)
     if (was == ATTND_CLIENT_DYING)
         return;
     client->state = ATTND_CLIENT_DYING;
-    attnd_work_stop(&client->service->works, &client->call);
+    attnd_work_stop(&client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     attnd_client_hang_up(client);
@@ -292,6 +293,8 @@ static void tell_end(const struct attnd_client *client)
 void attnd_client_drained(struct attnd_client *client)
 {
     assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
+    if (client->id)
+        attnd_ticket_orphan(client->service, client->id);
     client->end.go = end_go;
     attnd_work_start(&client->service->works, &client->account, &client->end);
 }

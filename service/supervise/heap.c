@@ -102,6 +102,32 @@ static uint32_t find_span(const struct attnd_heap *heap, uint64_t offset)
     return begin;
 }
 
+void attnd_heap_take_again(struct attnd_heap *heap, uint64_t offset_bytes, uint64_t bytes)
+{
+    const uint64_t end = offset_bytes + round_up(bytes);
+    uint32_t at = find_span(heap, offset_bytes);
+    if (at == heap->free_count || heap->free[at].begin > offset_bytes)
+        at--; /* it lies in the one before */
+    struct attnd_span *span = &heap->free[at];
+    const struct attnd_span behind = {end, span->end};
+    assert(span->begin <= offset_bytes && end <= span->end);
+
+    heap->live++;
+    heap->used_bytes += round_up(bytes);
+    span->end = offset_bytes;
+    if (behind.begin == behind.end) {
+        if (span->begin == span->end)
+            remove_span(heap, at);
+    } else if (span->begin == span->end) {
+        *span = behind;
+    } else {
+        assert(heap->free_count < heap->free_max);
+        memmove(span + 2, span + 1, (heap->free_count - at - 1) * sizeof(*span));
+        span[1] = behind;
+        heap->free_count++;
+    }
+}
+
 void attnd_heap_give(struct attnd_heap *heap, uint64_t offset_bytes, uint64_t bytes)
 {
     bytes = round_up(bytes);

@@ -36,6 +36,9 @@ void attnd_heap_destroy(struct attnd_heap *heap);
  */
 int attnd_heap_take(struct attnd_heap *heap, uint64_t bytes, uint64_t *offset_bytes);
 
+/** attnd_heap_take_again() - a range that was taken, and given back, and is free. */
+void attnd_heap_take_again(struct attnd_heap *heap, uint64_t offset_bytes, uint64_t bytes);
+
 /** attnd_heap_give() - hand back a range as it was taken. Never fails. */
 void attnd_heap_give(struct attnd_heap *heap, uint64_t offset_bytes, uint64_t bytes);
 

@@ -37,6 +37,8 @@ struct attnd_supervisor_events {
     void (*unmapped)(struct attnd_service *service, uint32_t index);
     /* A copy of attnd_copies_send() has ended; -ATTND_E_WORKER_RESTARTED: its worker is gone. */
     void (*copied)(struct attnd_service *service, void *context, int code);
+    /* The same of attnd_copies_bring(). */
+    void (*brought)(struct attnd_service *service, void *context, int code);
     /* All that it had said so far has been heard: runs may have waited for a mapping. */
     void (*heard)(struct attnd_service *service);
 };

@@ -29,8 +29,17 @@ enum attnd_worker_message_kind {
     ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
     ATTND_WORKER_PARK = 5,   /* daemon: park; the answer is the state in the queue segment */
     ATTND_WORKER_COPY = 6    /* daemon: index, its own; size_bytes: where in the queue segment the
-                                struct attnd_copy lies; value: its to_host. Answered with index and
-                                code, those of one direction in order */
+                                struct attnd_copy or attnd_bring lies; value: the way. Answered with
+                                index and code, those of one way in order */
+};
+
+/* Ways that pages go, a thread of the worker each: somebody waits for the first, and nobody for the
+ * second. */
+enum attnd_copy_way {
+    ATTND_COPY_IN,    /* struct attnd_copy, from host memory */
+    ATTND_COPY_OUT,   /* struct attnd_copy, to host memory */
+    ATTND_COPY_BRING, /* struct attnd_bring, from a pool of another service */
+    ATTND_COPY_WAYS
 };
 
 struct attnd_worker_message {

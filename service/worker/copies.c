@@ -1,17 +1,19 @@
 /*
- * copies.c - pages are copied by two threads, one for each direction.
+ * copies.c - pages are copied by three threads, one for each way.
  *
  * Neither tiles nor commands wait for them, nor does memory that comes and goes. A copy into a pool
- * never stands behind one out of it: somebody waits for the first, and nobody for the second.
+ * never stands behind one out of it, nor behind another service's pages.
  */
 #include "service/worker/copies.h"
 
 static void copy(const struct attnd_worker_copies *self, const struct attnd_worker_message *request)
 {
+    const struct attnd_backend_ops *ops = self->ops;
     const struct attnd_worker_message answer = {
         .kind = ATTND_WORKER_COPY,
         .index = request->index,
-        .code = self->ops->copy(self->backend, request->size_bytes)};
+        .code = request->value == ATTND_COPY_BRING ? ops->bring(self->backend, request->size_bytes)
+                                                   : ops->copy(self->backend, request->size_bytes)};
     self->answer(self->context, &answer);
 }
 
@@ -40,7 +42,8 @@ static void *copier_main(void *context)
 void attnd_worker_copies_serve(struct attnd_worker_copies *self,
                                const struct attnd_worker_message *request)
 {
-    struct attnd_worker_copier *copier = &self->copier[request->value ? 1 : 0];
+    struct attnd_worker_copier *copier =
+        &self->copier[request->value < ATTND_COPY_WAYS ? request->value : 0];
     const struct attnd_worker_message refusal = {
         .kind = ATTND_WORKER_COPY, .index = request->index, .code = -ATTND_E_FULL};
 
@@ -58,7 +61,7 @@ int attnd_worker_copies_start(struct attnd_worker_copies *self)
 {
     (void)pthread_mutex_init(&self->lock, NULL);
     (void)pthread_cond_init(&self->changed, NULL);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ATTND_COPY_WAYS; i++) {
         self->copier[i].copies = self;
         self->copier[i].started =
             pthread_create(&self->copier[i].thread, NULL, copier_main, &self->copier[i]) == 0;
@@ -78,7 +81,7 @@ void attnd_worker_copies_stop(struct attnd_worker_copies *self)
     self->leave = 1;
     (void)pthread_cond_broadcast(&self->changed);
     (void)pthread_mutex_unlock(&self->lock);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ATTND_COPY_WAYS; i++) {
         if (self->copier[i].started)
             (void)pthread_join(self->copier[i].thread, NULL);
         self->copier[i].started = 0;

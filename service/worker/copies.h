@@ -1,5 +1,6 @@
 /*
- * copies.h - the worker's answers to COPY: pages between pools and host memory, beside the runs.
+ * copies.h - the worker's answers to COPY: pages between pools and host memory, and from pools of
+ * other services, beside the runs.
  */
 #ifndef ATTND_SERVICE_WORKER_COPIES_H
 #define ATTND_SERVICE_WORKER_COPIES_H
@@ -9,12 +10,12 @@
 
 #include <pthread.h>
 
-/* More the daemon does not ask for at a time, in one direction. */
+/* More the daemon does not ask for at a time, in one way. */
 #define ATTND_WORKER_COPIES_MAX 8u
 
 struct attnd_worker_copies;
 
-/* A thread, and what stands in line for it: of one direction. */
+/* A thread, and what stands in line for it: of one way. */
 struct attnd_worker_copier {
     struct attnd_worker_copies *copies;
     pthread_t thread;
@@ -27,14 +28,14 @@ struct attnd_worker_copier {
 struct attnd_worker_copies {
     const struct attnd_backend_ops *ops;
     struct attnd_backend *backend;
-    /* Called by both threads, also at once. */
+    /* Called by all threads, also at once. */
     void (*answer)(void *context, const struct attnd_worker_message *message);
     void *context;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int leave;
-    struct attnd_worker_copier copier[2]; /* by to_host */
+    struct attnd_worker_copier copier[ATTND_COPY_WAYS];
 };
 
 /** attnd_worker_copies_start() - Return: 0 or -ATTND_E_SYSTEM. */

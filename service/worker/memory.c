@@ -235,7 +235,8 @@ void attnd_worker_memory_serve(struct attnd_worker_memory *self,
         const uint32_t kind = request->memory_kind;
         if (known)
             self->rests[index] =
-                kind == ATTND_KIND_HOST || kind == ATTND_KIND_POOL || kind == ATTND_KIND_IPC;
+                kind == ATTND_KIND_HOST || kind == ATTND_KIND_POOL || kind == ATTND_KIND_IPC ||
+                kind == ATTND_KIND_LENT_HOST; /* which is munmap() only, of many pages */
         if (known && kind == ATTND_KIND_HOST && request->size_bytes >= ATTND_WORKER_LARGE_BYTES)
             line_up(self, &job);
         else

@@ -11,16 +11,11 @@
 
 #include "schemas/abi.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -35,6 +30,7 @@ enum stage { SET, ADVANCE, APPEND, RUN };
 struct scene {
     struct engine engine; /* its session is the one that lies */
     uint32_t pool, plan, planes, rows;
+    uint8_t *bytes; /* of rows, [ROWS_BYTES] */
 
     /* Requests of 1, 4 and 0 queries with 32, 19 and 0 keys. */
     int32_t qo[6], kv[6], ids[40], last[6];
@@ -93,7 +89,7 @@ static void scene_open(struct scene *scene, const struct harness *harness)
     engine_open(&scene->engine, harness->socket, "liar");
     struct attnd_session *session = scene->engine.session;
     CHECK_OK(attnd_memory_create(session, 2 * PLANE_BYTES, &scene->planes, NULL));
-    CHECK_OK(attnd_memory_create(session, ROWS_BYTES, &scene->rows, NULL));
+    CHECK_OK(attnd_memory_create(session, ROWS_BYTES, &scene->rows, (void **)&scene->bytes));
     k = (struct attnd_plane){scene->planes, 0, 2048, 128, 64};
     v = k;
     v.offset_bytes = PLANE_BYTES;
@@ -332,13 +328,125 @@ static void a_plan_without_a_batch_does_nothing(void **state)
     engine_open(&neighbour, harness->socket, "neighbour");
     for (enum stage stage = ADVANCE; stage <= RUN; stage++)
         expect_fault(&scene, stage, (struct attnd_fault)WANT(INVALID, PLAN, 0, scene.plan, 0));
-    expect_success(&scene, SET);
     scene.kv[0] = 1;
     CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_INVALID);
-    /* A batch that was refused leaves the plan empty, and not with the batch before it. */
     expect_fault(&scene, RUN, (struct attnd_fault)WANT(INVALID, PLAN, 0, scene.plan, 0));
     expect_undisturbed(&scene, &neighbour);
     engine_close(&neighbour);
+    engine_close(&scene.engine);
+}
+
+/* ---- a batch that is refused leaves the one before ---- */
+
+/* A run of the scene's batch, as it is set, with its o and lse in @out. */
+static void compute(struct scene *scene, uint8_t *out)
+{
+    memset(scene->bytes + 8192, 0xa5, 12288);
+    expect_success(scene, RUN);
+    memcpy(out, scene->bytes + 8192, 12288);
+}
+
+/* The plan has a batch, an advance and keys; @out is what a run of it says. */
+static void be_set(struct scene *scene, uint8_t *out)
+{
+    scene_reset(scene);
+    for (uint32_t i = 0; i < ROWS_BYTES / 2; i++)
+        ((uint16_t *)(void *)scene->bytes)[i] = (uint16_t)(0x3000 + i * 2654435761u % 4096);
+    expect_success(scene, SET);
+    expect_success(scene, APPEND);
+    expect_success(scene, ADVANCE);
+    compute(scene, out);
+}
+
+static void expect_kept(struct scene *scene, const uint8_t *before, const char *what)
+{
+    uint8_t after[12288];
+    scene_reset(scene);
+    compute(scene, after);
+    if (memcmp(before, after, sizeof(after)) != 0)
+        check_say(__FILE__, __LINE__, "another result after: %s", what);
+    CHECK(memcmp(before, after, sizeof(after)) == 0);
+}
+
+static void a_batch_that_is_refused_leaves_the_one_before(void **state)
+{
+    const struct harness *harness = *state;
+    struct scene scene = {0};
+    uint8_t before[12288];
+
+    scene_open(&scene, harness);
+    for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+        const struct lie *lie = &lies[i];
+        if (lie->stage != SET && lie->stage != ADVANCE)
+            continue;
+        be_set(&scene, before);
+        memcpy((char *)&scene + lie->offset, &lie->value, lie->bytes);
+        CHECK(submit(&scene, lie->stage).code < 0);
+        expect_kept(&scene, before, lie->what);
+        expect_success(&scene, SET); /* and a retry is right */
+        expect_success(&scene, RUN);
+    }
+    engine_close(&scene.engine);
+}
+
+/* What the planner refuses, and what lies outside the batch. */
+static void what_the_planner_refuses_leaves_the_one_before(void **state)
+{
+    struct attnd_variant variant = ATTND_ARGS(variant, .position_encoding = ATTND_POSITION_ROPE,
+                                              .flags = ATTND_VARIANT_ROPE_APPEND);
+    const int32_t first_rows[] = {0, 2, 5}, last_rows[] = {0, 3, 5};
+    const struct harness *harness = *state;
+    struct scene scene = {0};
+    uint8_t before[12288];
+
+    scene_open(&scene, harness);
+    be_set(&scene, before);
+    scene.batch.variant = &variant;
+    scene.batch.levels = 2; /* the first ends inside a request of the second */
+    scene.level[0] = (struct attnd_level){2, first_rows, scene.kv, scene.ids, scene.last};
+    scene.level[1] = (struct attnd_level){2, last_rows, scene.kv, scene.ids, scene.last};
+    CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNSUPPORTED);
+    expect_kept(&scene, before, "keys that were stored rotated");
+    be_set(&scene, before);
+    variant = (struct attnd_variant)ATTND_ARGS(variant, .sinks.memory = 999);
+    scene.batch.variant = &variant;
+    CHECK_EQUAL(submit(&scene, SET).code, -ATTND_E_UNKNOWN);
+    expect_kept(&scene, before, "sinks in no memory");
+    engine_close(&scene.engine);
+}
+
+/* Who submits behind a set does not know that it will be refused. */
+static void what_was_submitted_behind_a_refused_batch_is_refused(void **state)
+{
+    const struct harness *harness = *state;
+    const struct attnd_op elsewhere = {.user_data = 1, .lane = 1};
+    struct attnd_completion completions[3];
+    struct scene scene = {0};
+    uint8_t before[12288];
+    uint32_t count = 0;
+
+    scene_open(&scene, harness);
+    for (uint32_t round = 0; round < 50; round++) {
+        be_set(&scene, before);
+        scene.kv[0] = 1;
+        struct attnd_session *session = scene.engine.session;
+        CHECK_OK(attnd_plan_set(session, scene.plan, &scene.batch, &scene.op));
+        CHECK_OK(attnd_plan_advance(session, scene.plan, &scene.advance, &scene.op));
+        CHECK_OK(attnd_run(session, scene.plan, &scene.run, &scene.op));
+        for (count = 0; count < 3;) {
+            int got = attnd_wait(session, completions + count, 3 - count, TRIAL_WAIT_NS);
+            CHECK(got > 0);
+            count += (uint32_t)got;
+        }
+        CHECK_EQUAL(completions[0].fault.field, ATTND_F_KV_INDPTR);
+        for (uint32_t i = 1; i < 3; i++) {
+            CHECK_EQUAL(completions[i].fault.code, -ATTND_E_INVALID);
+            CHECK_EQUAL(completions[i].fault.field, ATTND_F_PLAN);
+        }
+        expect_kept(&scene, before, "a refused set with what was behind it");
+        scene.op = elsewhere;
+        expect_success(&scene, RUN);
+    }
     engine_close(&scene.engine);
 }
 
@@ -363,171 +471,16 @@ static void pages_without_a_lease_are_refused(void **state)
     trial_forget(&trial);
 }
 
-/* ---- calls ---- */
-
-static void expect_call(int64_t code, struct attnd_fault want, int line)
-{
-    struct attnd_fault got;
-    char sentence[160];
-
-    check_true(code < 0, "it is refused", __FILE__, line);
-    attnd_last_fault(&got);
-    if (!same(&got, &want))
-        check_say(__FILE__, line, "got %s", attnd_fault_string(&got, sentence, sizeof(sentence)));
-    check_true(same(&got, &want), "the fault is what it should be", __FILE__, line);
-}
-
-#define EXPECT_CALL(code, ...) expect_call((code), (struct attnd_fault)WANT(__VA_ARGS__), __LINE__)
-
-static void pools_that_cannot_be_are_refused(void **state)
-{
-    const struct harness *harness = *state;
-    const struct attnd_pool_desc good = {.size = sizeof(good),
-                                         .layers = 1,
-                                         .pages = 4,
-                                         .page_size = 16,
-                                         .heads_kv = 2,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_BF16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
-    struct attnd_pool_desc desc;
-    struct attnd_plane k, v;
-    struct scene scene = {0};
-    uint32_t pool;
-
-    scene_open(&scene, harness);
-    struct attnd_session *session = scene.engine.session;
-    desc = good;
-    desc.layers = 0;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, LAYERS, 0, 0, 1);
-    desc = good;
-    desc.page_size = 0;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, PAGE_SIZE, 0, 0, 1);
-    desc = good;
-    desc.dim_qk = desc.dim_vo = 100;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, HEAD_DIM, 0, 100, 256);
-    desc = good;
-    desc.dtype = 7;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, DTYPE, 0, 7,
-                ATTND_DTYPE_FP8_E5M2);
-    desc = good; /* 2^24 pages x 2^20 tokens x 2^10 heads x 2^8 x 2 bytes, twice: 2^64 */
-    desc.dim_qk = desc.dim_vo = 256;
-    desc.pages = 1u << 24;
-    desc.page_size = 1u << 20;
-    desc.heads_kv = 1024;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, SIZE, 0, INT64_MAX, INT64_MAX);
-
-    k = v = (struct attnd_plane){scene.planes, 0, 2048, 128, 64};
-    desc = good;
-    desc.page_owner = ATTND_PAGES_OF_ENGINE;
-    desc.k = &k;
-    desc.v = &v;
-    v.offset_bytes = 2 * PLANE_BYTES - 4 * 4096 + 2; /* one element too far */
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, V, 0, 2 * PLANE_BYTES + 2,
-                2 * PLANE_BYTES);
-    v.offset_bytes = 0;
-    k.stride_page = INT64_MAX;
-    CHECK_ERROR(attnd_pool_create(session, &desc, &pool), ATTND_E_RANGE);
-    k.stride_page = -2048;
-    CHECK_ERROR(attnd_pool_create(session, &desc, &pool), ATTND_E_RANGE);
-    k = v;
-    k.memory = 55;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNKNOWN, MEMORY, 0, 55, 0);
-    k = v;
-    CHECK_OK(attnd_pool_create(session, &desc, &pool));
-    engine_close(&scene.engine);
-}
-
-static void other_calls_that_make_no_sense_are_refused(void **state)
-{
-    const struct harness *harness = *state;
-    const struct random_batch batch = e2e_batch();
-    struct attnd_plan_args args = {
-        .size = sizeof(args), .requests = 4, .rows = 64, .pages = 32, .levels = 1, .heads_q = 4};
-    struct scene scene = {0};
-    uint32_t handle;
-    int32_t page = 0;
-    int fd;
-
-    scene_open(&scene, harness);
-    struct attnd_session *session = scene.engine.session;
-    args.pool = 99;
-    EXPECT_CALL(attnd_plan_create(session, &args, &handle), UNKNOWN, POOL, 0, 99, 0);
-    args.pool = scene.pool;
-    args.heads_q = 5;
-    EXPECT_CALL(attnd_plan_create(session, &args, &handle), INVALID, HEADS_Q, 0, 5, 4);
-    args.heads_q = 4;
-    args.levels = 9;
-    EXPECT_CALL(attnd_plan_create(session, &args, &handle), RANGE, LEVELS, 0, 9, 8);
-    EXPECT_CALL(attnd_plan_destroy(session, 99), UNKNOWN, PLAN, 0, 99, 0);
-    EXPECT_CALL(attnd_pool_release(session, 99), UNKNOWN, POOL, 0, 99, 0);
-    EXPECT_CALL(attnd_memory_release(session, 99), UNKNOWN, MEMORY, 0, 99, 0);
-    EXPECT_CALL(attnd_memory_release(session, scene.planes), BUSY, MEMORY, 0, scene.planes, 0);
-    CHECK_ERROR(attnd_pages_alloc(session, scene.pool, 1, &page), ATTND_E_INVALID);
-    CHECK_ERROR(attnd_memory_create(session, 1ull << 62, &handle, NULL), ATTND_E_NO_MEMORY);
-    CHECK_ERROR(attnd_memory_create(session, 0, &handle, NULL), ATTND_E_RANGE);
-
-    fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK_EQUAL(ftruncate(fd, 8192), 0);
-    CHECK_ERROR(attnd_memory_register(session, fd, 8192, &handle), ATTND_E_PERMISSION);
-    CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    CHECK_ERROR(attnd_memory_register(session, fd, 16384, &handle), ATTND_E_RANGE);
-    CHECK_OK(attnd_memory_register(session, fd, 8192, &handle));
-    close(fd);
-    trial_expect(&scene.engine, &batch);
-    engine_close(&scene.engine);
-}
-
-/* ---- no client of ours ---- */
-
-static int connect_raw(const struct harness *harness)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
-    CHECK(fd >= 0);
-    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
-}
-
-static void noise_on_the_socket_ends_that_connection_only(void **state)
-{
-    const struct harness *harness = *state;
-    const struct random_batch batch = e2e_batch();
-    struct prng prng = prng_fork(1, 1);
-    uint8_t noise[512];
-    struct engine engine;
-
-    engine_open(&engine, harness->socket, "neighbour");
-    for (int i = 0; i < 200; i++) {
-        int fd = connect_raw(harness);
-        for (int datagram = 0; datagram < 3; datagram++) {
-            size_t bytes = 1 + prng_below(&prng, sizeof(noise));
-            for (size_t b = 0; b < bytes; b++)
-                noise[b] = (uint8_t)prng_next(&prng);
-            if (send(fd, noise, bytes, MSG_NOSIGNAL) < 0)
-                break;
-        }
-        close(fd);
-        if (i % 20 == 0)
-            trial_expect(&engine, &batch);
-    }
-    trial_expect(&engine, &batch);
-    engine_close(&engine);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(every_lie_is_named_and_disturbs_nothing),
         E2E_TEST(what_takes_more_than_one_word_is_named_too),
         E2E_TEST(a_plan_without_a_batch_does_nothing),
+        E2E_TEST(a_batch_that_is_refused_leaves_the_one_before),
+        E2E_TEST(what_the_planner_refuses_leaves_the_one_before),
+        E2E_TEST(what_was_submitted_behind_a_refused_batch_is_refused),
         E2E_TEST(pages_without_a_lease_are_refused),
-        E2E_TEST(pools_that_cannot_be_are_refused),
-        E2E_TEST(other_calls_that_make_no_sense_are_refused),
-        E2E_TEST(noise_on_the_socket_ends_that_connection_only),
     };
 
     harness_init();

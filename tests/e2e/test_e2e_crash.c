@@ -51,9 +51,11 @@ static enum side side_of(enum attnd_crash_point point)
     return strncmp(name, "CLIENT", 6) == 0 ? CLIENT : name[0] == 'D' ? DAEMON : WORKER;
 }
 
-/* Is it a step of the other backend? */
+/* Is it a step of the other backend, or one between two services (test_e2e_peers_death.c)? */
 static int is_elsewhere(enum attnd_crash_point point)
 {
+    if (strstr(attnd_crash_name(point), "_PEER_") || strstr(attnd_crash_name(point), "_BRING_"))
+        return 1;
     return strncmp(attnd_crash_name(point), e2e_on_gpu() ? "CPU" : "GPU", 3) == 0;
 }
 

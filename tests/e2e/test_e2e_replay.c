@@ -158,6 +158,46 @@ static void formats_and_modes_replay_without_a_mismatch(void **state)
     }
 }
 
+/* The decode engines' service has a pool of its own, which is at times too full for what comes. */
+static void pages_brought_from_service_to_service_replay_without_a_mismatch(void **state)
+{
+    const char *const arguments[] = {"--trace",    "bench/traces/sample.jsonl",
+                                     "--mode",     "disaggregated",
+                                     "--services", "2",
+                                     "--engines",  "4",
+                                     "--layers",   "2",
+                                     "--limit",    "24",
+                                     "--samples",  "8",
+                                     "--pool-mib", "9",
+                                     "--compare",  "none",
+                                     "--json",     "-",
+                                     NULL};
+    json_int_t handed_over = 0, brought = 0;
+    json_error_t error;
+
+    (void)state;
+    assert_int_equal(run(arguments), 0);
+    json_t *report = json_loads(output, JSON_REJECT_DUPLICATES, &error);
+    if (!report)
+        fail_msg("%s in: %s", error.text, output);
+    assert_int_equal(json_unpack(report, "{s:{s:{s:I, s:I}}}", "cache_service", "total",
+                                 "handover_bytes", &handed_over, "handover_bytes_brought",
+                                 &brought),
+                     0);
+    assert_true(brought > 0 && brought == handed_over);
+    json_decref(report);
+    assert_true(verified_rows_of(errors) > 1000);
+}
+
+static void two_services_are_refused_where_one_would_do(void **state)
+{
+    static const char *const arguments[] = {"--trace", "bench/traces/sample.jsonl", "--services",
+                                            "2", NULL};
+
+    (void)state;
+    assert_int_equal(run(arguments), 64);
+}
+
 static void unusual_shapes_replay_without_a_mismatch(void **state)
 {
     const char *const arguments[] = {"--trace",     "bench/traces/sample.jsonl",
@@ -381,6 +421,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_and_modes_replay_without_a_mismatch),
+        cmocka_unit_test(pages_brought_from_service_to_service_replay_without_a_mismatch),
+        cmocka_unit_test(two_services_are_refused_where_one_would_do),
         cmocka_unit_test(unusual_shapes_replay_without_a_mismatch),
         cmocka_unit_test(a_comparison_says_what_sharing_saves),
         cmocka_unit_test(an_unreadable_line_is_refused_with_its_number_or_skipped),

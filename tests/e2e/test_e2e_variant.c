@@ -225,6 +225,38 @@ static void a_plan_keeps_the_memory_of_its_tables_until_it_is_set_again(void **s
     attnd_close(scene.session);
 }
 
+/* shows: a row that sees no key while its head has a sink: o is 0, lse is the sink | yes | yes |
+ * rows in front of all keys, alone, beside others and as parts | test_e2e_variant,
+ * test_e2e_contract_random */
+/* Of causal requests with fewer keys than rows the first rows see none. */
+static void a_row_without_keys_has_its_sink_as_lse(void **state)
+{
+    static const float given[HEADS] = {-3.5f, 0.0f, 40.0f, -INFINITY};
+    static const int32_t qo[] = {1, 20, 190}, kv[] = {700, 5, 60};
+    struct scene scene;
+    void *address;
+
+    scene_open(&scene, *state, 0);
+    CHECK_OK(attnd_memory_create(scene.session, 4096, &scene.variant.sinks.memory, &address));
+    memcpy(address, given, sizeof(given));
+    for (uint32_t from = 0; from < 3; from++) {
+        CHECK_OK(set(&scene, 3 - from, qo + from, kv + from, 0, NULL, NULL));
+        for (uint32_t r = from, row = 0; r < 3; row += (uint32_t)qo[r++]) {
+            if (qo[r] <= kv[r])
+                continue;
+            const struct result got = run(&scene, 0, row + (uint32_t)(qo[r] - kv[r]) / 2);
+            for (uint32_t i = 0; i < ROW; i++)
+                CHECK_EQUAL(got.o[i], 0);
+            for (uint32_t h = 0; h < HEADS; h++) {
+                float lse;
+                memcpy(&lse, &got.lse[h], sizeof(lse));
+                CHECK(h == 3 ? lse == -INFINITY : fabs((double)lse - given[h] / log(2)) < 1e-4);
+            }
+        }
+    }
+    attnd_close(scene.session);
+}
+
 /* A tensor in memory of the session, behind what run() uses. */
 static float *slopes_of(struct scene *scene)
 {
@@ -466,6 +498,7 @@ int main(void)
         E2E_TEST(so_it_is_behind_a_prefix_that_others_share),
         E2E_TEST(a_plan_made_without_fixed_splits_says_so),
         E2E_TEST(a_plan_keeps_the_memory_of_its_tables_until_it_is_set_again),
+        E2E_TEST(a_row_without_keys_has_its_sink_as_lse),
         E2E_TEST(slopes_of_the_caller_are_those_of_its_heads),
         E2E_TEST(slopes_of_the_paper_may_be_given_too),
         E2E_TEST(a_row_sees_the_keys_of_its_own_chunk),

@@ -15,13 +15,24 @@ FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pth
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_LIB := $(SCHEMAS) ipc/admit_alloc.c ipc/closer.c \
             $(wildcard service/admission/*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
-            service/rpc/control_decode.c tests/support/random/case_bytes.c \
+            service/rpc/control_decode.c service/peers/message.c \
+            tests/fuzz/made_message.c tests/support/random/case_bytes.c \
             tests/support/oracle/batch_check.c
 # fuzz_client makes calls of libattnd to a service of its own.
 FUZZ_LIB := $(sort $(FUZZ_LIB) $(CLIENT) $(IPC_CLIENT))
 $(BUILD)/fuzz/fuzz_client: $(PROGRAMS)
 FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) \
             $(PROTOS:%=$(BUILD)/fuzz/obj/gen/%.pb-c.o)
+
+# What single targets look into.
+$(BUILD)/fuzz/fuzz_discard $(BUILD)/fuzz/fuzz_scrape: $(BUILD)/fuzz/obj/ipc/discard.o
+$(BUILD)/fuzz/fuzz_scrape $(BUILD)/fuzz/fuzz_config: $(BUILD)/fuzz/obj/service/args/args.o
+$(BUILD)/fuzz/fuzz_trace: $(patsubst %,$(BUILD)/fuzz/obj/bench/replay/%.o,trace trace_line)
+$(BUILD)/fuzz/fuzz_trace: LDLIBS_FUZZ := -ljansson
+$(BUILD)/fuzz/fuzz_config: $(patsubst %,$(BUILD)/fuzz/obj/service/daemon/%.o,config options \
+                                       options_list machine) \
+                           $(BUILD)/fuzz/obj/persistent/modules.o
+$(BUILD)/fuzz/fuzz_config: LDLIBS_FUZZ := -linih
 
 $(PROTOS:%=$(BUILD)/fuzz/obj/gen/%.pb-c.o): $(BUILD)/fuzz/obj/gen/%.o: $(BUILD)/gen/schemas/%.c
 	$(call say,$<)
@@ -33,7 +44,7 @@ $(BUILD)/fuzz/obj/%.o: %.c | $(GEN)
 	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link $(WARN) -c $< -o $@
 $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJ)
 	$(call say,$@)
-	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $(filter %.o,$^) $(LDLIBS_PB) -lm -o $@
+	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $(filter %.o,$^) $(LDLIBS_PB) $(LDLIBS_FUZZ) -lm -o $@
 
 .PHONY: fuzz fuzz-short fuzz-long
 fuzz-short fuzz-long fuzz-corpus: export ATTND_FUZZ_SERVICE := $(abspath $(BUILD))/attnd

@@ -1,114 +1,16 @@
 /*
  * fuzz_control.c - any datagram as a control request, in memory as small as the input says.
  *
- * protobuf-c is a library without coverage counters, so bytes alone would seldom become a request.
- * Half of the inputs are choices instead: a walk over the schema's own descriptors that writes
- * fields, mostly of the right kind, at any depth. What is accepted must survive being packed and
- * decoded again: nothing of it may lie outside the allocator's buffer or point nowhere.
+ * Half of the inputs are bytes, and half are choices (made_message.h). What is accepted must
+ * survive being packed and decoded again: nothing of it may lie outside the allocator's buffer or
+ * point nowhere.
  */
 #include "ipc/fdpass.h"
 #include "service/rpc/control_decode.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/rigs/plan_case.h"
+#include "tests/fuzz/made_message.h"
 
 #include <string.h>
-
-#define MADE_BYTES 16384u
-#define DEPTH_MAX 3u
-
-struct datagram {
-    uint8_t bytes[MADE_BYTES];
-    size_t size;
-};
-
-static void put_byte(struct datagram *to, uint32_t byte)
-{
-    if (to->size < sizeof(to->bytes))
-        to->bytes[to->size++] = (uint8_t)byte;
-}
-
-static void put_varint(struct datagram *to, uint64_t value)
-{
-    for (; value >= 0x80; value >>= 7)
-        put_byte(to, ((uint32_t)value & 0x7f) | 0x80);
-    put_byte(to, (uint32_t)value);
-}
-
-static void put_fields(struct datagram *to, struct case_source *source,
-                       const ProtobufCMessageDescriptor *descriptor, uint32_t depth);
-
-/* A length and as many bytes: a message where the field is one, else choices (packed integers). */
-static void put_block(struct datagram *to, struct case_source *source,
-                      const ProtobufCFieldDescriptor *field, uint32_t depth)
-{
-    static struct datagram inner[DEPTH_MAX + 1];
-    struct datagram *block = &inner[depth];
-
-    block->size = 0;
-    if (field->type == PROTOBUF_C_TYPE_MESSAGE && depth < DEPTH_MAX)
-        put_fields(block, source, field->descriptor, depth + 1);
-    else
-        for (uint32_t i = case_below(source, 40); i > 0; i--)
-            put_byte(block, case_below(source, 256));
-    put_varint(to, block->size);
-    for (size_t i = 0; i < block->size; i++)
-        put_byte(to, block->bytes[i]);
-}
-
-static uint32_t wire_type(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_MESSAGE:
-    case PROTOBUF_C_TYPE_BYTES:
-    case PROTOBUF_C_TYPE_STRING:
-        return 2;
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 1;
-    case PROTOBUF_C_TYPE_FLOAT:
-        return 5;
-    default:
-        return 0;
-    }
-}
-
-static void put_field(struct datagram *to, struct case_source *source,
-                      const ProtobufCFieldDescriptor *field, uint32_t depth)
-{
-    uint32_t wire = wire_type(field->type);
-
-    if (field->flags & PROTOBUF_C_FIELD_FLAG_PACKED)
-        wire = 2;
-    if (case_below(source, 16) == 1)
-        wire = case_below(source, 8);
-    put_varint(to, (uint64_t)field->id << 3 | wire);
-    if (wire == 2)
-        put_block(to, source, field, depth);
-    else if (wire == 0)
-        put_varint(to, case_below(source, 8) ? case_below(source, 300)
-                                             : (uint64_t)case_below(source, UINT32_MAX) << 20);
-    else
-        for (uint32_t i = wire == 1 ? 8 : 4; i > 0; i--)
-            put_byte(to, case_below(source, 256));
-}
-
-/* Mostly each field once, sometimes left out or repeated; seldom one that is not in the schema. */
-static void put_fields(struct datagram *to, struct case_source *source,
-                       const ProtobufCMessageDescriptor *descriptor, uint32_t depth)
-{
-    const uint32_t call = case_below(source, descriptor->n_fields + 1);
-
-    for (uint32_t i = 0; i < descriptor->n_fields; i++) {
-        const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
-        uint32_t times = case_below(source, 8) == 1 ? case_below(source, 4) : 1;
-
-        if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF)
-            times = i == call;
-        for (; times > 0; times--)
-            put_field(to, source, field, depth);
-    }
-    if (case_below(source, 32) == 1)
-        put_byte(to, case_below(source, 256));
-}
 
 /* A decode in a buffer of exactly @room bytes, so that a sanitizer sees its end. */
 struct decoded {
@@ -162,7 +64,7 @@ static void decode_twice(const uint8_t *bytes, size_t size, size_t room)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static struct datagram made;
+    static struct made_message made;
     struct case_source source = {.bytes = data, .bytes_left = bytes};
 
     if (!data || bytes < 4 || bytes > ATTND_DATAGRAM_BYTES_MAX)
@@ -174,8 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         decode_twice(source.bytes, source.bytes_left, room);
         return 0;
     }
-    made.size = 0;
-    put_fields(&made, &source, &attnd__request__descriptor, 0);
+    made_message(&made, &source, &attnd__request__descriptor);
     decode_twice(made.bytes, made.size, room);
     return 0;
 }

@@ -14,7 +14,7 @@ from ._library import lib as _lib
 from .attention import BatchAttention
 from .errors import (
     Busy, Cancelled, Device, Disconnected, Error, Expired, Forked, Full, Invalid, NoMemory, NoSpace,
-    NotLeased, Overlap, Permission, Protocol, Range, SharedPage, System, Timeout, Unknown,
+    NotLeased, Overlap, PeerLost, Permission, Protocol, Range, SharedPage, System, Timeout, Unknown,
     Unsupported, Version, WorkerRestarted,
 )  # fmt: skip
 from .memory import Memory, Tensor
@@ -27,7 +27,7 @@ __version__ = _lib.attnd_version().decode()
 __all__ = [
     "BatchAttention", "Busy", "Cancelled", "Device", "Disconnected", "Error", "Expired", "Forked",
     "Full", "Invalid", "KVCache", "LayoutMismatch", "Memory", "NoMemory", "NoSpace", "NotLeased",
-    "Operation", "Overlap", "PagePool", "Permission", "PrefixCache", "PrefixOperation",
+    "Operation", "Overlap", "PagePool", "PeerLost", "Permission", "PrefixCache", "PrefixOperation",
     "PrefixResult", "Protocol", "Range", "Session", "SharedPage", "System", "Tensor", "Timeout",
     "Unknown", "Unsupported", "Version", "WorkerRestarted",
 ]  # fmt: skip

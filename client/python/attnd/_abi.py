@@ -21,6 +21,7 @@ HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
 EXECUTORS = "auto", "engine", "service"
 MATCH_WAITS = 2
+CLAIM_EARLY = 1
 LANES = 64
 PLAN_PAGES_MAX = 1 << 26
 
@@ -135,10 +136,16 @@ PrefixResult = _struct(
     size=u32, blocks=u32, end=u32, foreign=u32, taken=u32, pages_count=u32, pages=c.c_void_p,
 )  # fmt: skip
 
+ClaimArgs = _struct(
+    "attnd_claim_args", size=u32, pool=u32, pages_max=u32, flags=u32, ticket=c.POINTER(Token)
+)
+ClaimResult = _struct("attnd_claim_result", size=u32, pages_count=u32, pages=c.c_void_p)
+
 STRUCTS = (
     Fault, OpenArgs, Info, MemoryInfo, Plane, PoolDesc, PoolInfo, Token, PlanArgs, Level, Strides,
     Table, Variant, Batch, Op, Advance, Place, AppendArgs, RunArgs, MergeArgs, Completion,
-    PrepareArgs, PrefixDesc, PrefixInfo, PrefixKey, PrefixArgs, PrefixResult,
+    PrepareArgs, PrefixDesc, PrefixInfo, PrefixKey, PrefixArgs, PrefixResult, ClaimArgs,
+    ClaimResult,
 )  # fmt: skip
 
 

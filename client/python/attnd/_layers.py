@@ -1,5 +1,6 @@
 """What the engines' modules share: a batch that layers attend to in different ways, a pool over an
-engine's own KV tensors, and page tables of those engines as CSR arrays.
+engine's own KV tensors, and page tables of those engines as CSR arrays. _steps.py has what they do
+on a GPU whose streams execute their runs.
 
 An engine hands q and out at another address in every pass. They are copied through two buffers that
 stay where they are: a run is prepared for its addresses, once for each layer.
@@ -84,18 +85,24 @@ class Ways:
 
 
 class Layers:
-    """Attention over the layers of one engine: [(k, v), ...], each [page, token, head, dim]."""
+    """Attention over the layers of one engine, planned on the host: [(k, v), ...], each [page,
+    token, head, dim]. @dtype: of q; @kv_dtype: the type of fp8 that planes of uint8 hold; @options:
+    of plan(), in all ways; what else _steps.Steps is told, this does without."""
 
-    def __init__(self, session, planes, num_qo_heads):
-        self.pool = PagePool.from_tensors(session, planes)
-        if self.pool.dtype != self.pool.rows_dtype:
-            raise NotImplementedError(f"attnd's module takes no {self.pool.dtype} caches yet")
-        self.num_qo_heads, self.rows = num_qo_heads, 0
+    def __init__(
+        self, session, planes, num_qo_heads, *, dtype, kv_dtype=None, requests=None, rows=None,
+        sizes=(), keys=None, **options,
+    ):  # fmt: skip
+        self.pool = PagePool.from_tensors(session, planes, dtype=kv_dtype)
+        self.num_qo_heads, self.dtype, self.rows = num_qo_heads, dtype, 0
+        self._options = {"q_data_type": dtype, **options}
         self._ways = Ways(self.pool, num_qo_heads)
         self._q = self._o = None
 
-    def begin(self, csr):
-        """The batch of the next passes, as CSR arrays."""
+    def begin(self, starts, lengths, table):
+        """A step: qo_indptr [requests + 1], lengths in tokens [requests] and pages [requests, most]
+        of it, which come to the host. Return: what runs its layers."""
+        csr = csr_of_blocks(starts, lengths, table, self.pool.page_size)
         self.rows = int(csr[0][-1])
         self._ways.begin(csr)
         if self._q is None or len(self._q) < self.rows:
@@ -104,23 +111,22 @@ class Layers:
             shapes = [(room, self.num_qo_heads, d) for d in (pool.head_dim, pool.head_dim_vo)]
             if pool.device == "cuda":
                 self._q, self._o = (
-                    torch.empty(shape, dtype=getattr(torch, pool.dtype), device="cuda")
+                    torch.empty(shape, dtype=getattr(torch, self.dtype), device="cuda")
                     for shape in shapes
                 )
             else:
-                self._q, self._o = (pool.session.empty(x, pool.dtype).torch() for x in shapes)
+                self._q, self._o = (pool.session.empty(x, self.dtype).torch() for x in shapes)
+        return self
 
-    def run(self, layer, q, out, sinks=None, **options):
-        """Attention of the batch on one layer, in the way that @options of plan() say. Rows beyond
-        the batch's are left as they are."""
+    def run(self, layer, q, out, sinks=None, name=None, **way):
+        """Attention of the step on one layer, in the way that options of plan() say. Rows beyond
+        the step's are left as they are."""
         if sinks is not None:
-            options["sinks"] = self._ways.sinks(layer, sinks)
+            way["sinks"] = self._ways.sinks(layer, sinks)
         rows = self.rows
-        q = q.reshape(-1, *self._q.shape[1:])[:rows]
-        out = out.view(-1, *self._o.shape[1:])[:rows]
-        if len(q) != rows or len(out) != rows:
-            raise ValueError(f"q has {len(q)} rows and out {len(out)}; the batch has {rows}")
-        attention = self._ways.attention(**options)
-        self._q[:rows].copy_(q)
+        if len(q) < rows or len(out) < rows:
+            raise ValueError(f"q has {len(q)} rows and out {len(out)}; the step has {rows}")
+        attention = self._ways.attention(**self._options, **way)
+        self._q[:rows].copy_(q[:rows])
         attention.run(self._q[:rows], layer, self._o[:rows])
-        out.copy_(self._o[:rows])
+        out[:rows].copy_(self._o[:rows])

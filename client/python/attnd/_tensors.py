@@ -32,6 +32,14 @@ class Tensors:
             self._heads, self.rows, self.dtype, self._strides = heads, rows, dtype, strides
             self.shapes = {name: self._shape(name) for name in STRIDED}
 
+    def planned(self):
+        """What plan() has set, for plan_again()."""
+        return self._heads, self.rows, self.dtype, self._strides, self.shapes
+
+    def plan_again(self, planned):
+        """Those of a batch that was there before."""
+        self._heads, self.rows, self.dtype, self._strides, self.shapes = planned
+
     def _shape(self, name):
         heads = self.pool.num_kv_heads if name in "kv" else self._heads
         dim = self.pool.head_dim if name in "qk" else self.pool.head_dim_vo

@@ -17,13 +17,13 @@ import weakref
 
 import numpy
 
-from . import _abi, _convert, _csr, _device_plan
+from . import _abi, _convert, _csr, _device_plan, _planned
 from ._library import capture_of, cuda, lib
 from ._prepared import Prepared
 from ._settings import STRIDED, Settings, name_of
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
-from .errors import Error, NoMemory, checked
+from .errors import Error, NoMemory, NoSpace, checked
 from .memory import Tensor, describe, refuse_gradient
 from .session import Operation, Refusal
 
@@ -57,15 +57,18 @@ class BatchAttention:
         pool._native()
         lane = _convert.integer("lane", lane, 0, _abi.LANES - 1)
         self.pool, self.session, self.lane = pool, pool.session, lane
-        self._plan = self._batch = self._levels = self._capacity = None
+        self._now = self._batch = self._levels = None  # _now: the batch that runs are of
+        self._spare = None  # (plan, capacity, heads) of a first batch that was refused
         self._said, self._strided = None, False  # the last plan()'s options; has _batch strides?
-        self._tensors, self._tables = Tensors(pool), None
+        self._tensors = Tensors(pool)
         self._prepared = Prepared(pool.session, lane)
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
         self._quiet = c.byref(
             _abi.Op(user_data=self._number, lane=lane, flags=_abi.SKIP_SUCCESS)
         )
+        self._op_set = _abi.Op(lane=lane, flags=_abi.SKIP_SUCCESS)  # of the batch that is there
+        self._quiet_set = c.byref(self._op_set)
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
         self._beside = self._announced = None  # a stream; the capture in which run() is to join it
@@ -82,9 +85,11 @@ class BatchAttention:
         if session.closed:
             return
         self._prepared.end()
-        plan, self._plan = self._plan, None
-        if plan is not None:  # no wait: whoever dropped the last run calls this, anywhere
-            session.destroy_plan(plan, self.pool)
+        now, self._now = self._now, None
+        if now is not None:  # no wait: whoever dropped the last run calls this, anywhere
+            self._forget([now, *_planned.forget_before(now)], session)
+        if self._spare is not None:
+            session.destroy_plan(self._spare[0], self.pool)
 
     @property
     def rows(self) -> int | None:
@@ -102,8 +107,13 @@ class BatchAttention:
         if session is None:
             raise ValueError("the BatchAttention is closed")
         native = session.native()
-        if what is not None and self._plan is None:
-            raise ValueError(f"plan() comes before {what}()")
+        if what is not None:
+            failure = self._refusal.failure
+            if failure is not None and self._refusal.batch:
+                self._refusal.failure = None
+                raise failure
+            if self._now is None:
+                raise ValueError(f"plan() comes before {what}()")
         return native
 
     def __del__(self):
@@ -144,9 +154,9 @@ class BatchAttention:
         rope_*: of pos_encoding_mode ROPE_LLAMA. The two factors and rope_old_context are
             Llama 3.1's, rope_dim says how many dimensions turn, and with rope_append append()
             stores K turned.
-        sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms. They are
-            copied here unless they lie in memory of the session or on the GPU; there they are read
-            by each run. So are the next three.
+        sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms, and the lse
+            of a row that sees no key. They are copied here unless they lie in memory of the session
+            or on the GPU; there they are read by each run. So are the next three.
         custom_mask: bool, [qo_len * kv_len] of each request, one after the other; causal is then
             ignored. packed_custom_mask: the same as bits, least significant first, each request
             from a byte of its own.
@@ -183,11 +193,12 @@ class BatchAttention:
             and not tables and self._said.same(options)
             and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, *before[5])
         ):  # fmt: skip
-            self._refusal.failure = None
+            self._refusal.failure, now = None, self._now
             if before[6]:
-                self._set(lib.attnd_plan_set, self._plan, self._batch_ref, True)
+                self._set(lib.attnd_plan_set, now.plan, self._batch_ref, True)
             else:
-                self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
+                now.sets += 1
+                self.session.submit(lib.attnd_plan_set, now.plan, self._batch_ref, self._quiet_set)
             return
         self._native()
         self.pool._native()
@@ -211,10 +222,7 @@ class BatchAttention:
         self._fill_batch(said, variant, starts)
         wait = said.wait or self.pool.device == "cuda"
         room = entries, rows, pages, len(csr), said.fixed_split
-        self._set_plan(said.heads, room, wait)
-        self._tables = kept_tables  # until another plan does without them
-        self._tensors.plan(said.heads, rows, said.dtype, said.strides)
-        self._entries = entries
+        self._set_plan(said, room, wait, kept_tables)
         plain = not tables and not said.strides and said.options is not None
         named = _csr.named_again(csr, kept) if plain else None
         if named is not None:
@@ -233,24 +241,90 @@ class BatchAttention:
         for name, pair in said.strides.items():
             setattr(batch, name, _abi.Strides(*pair))
 
-    def _set_plan(self, heads, room, wait):
-        """Set the batch in the plan, if it has room for it, and else in another one. That takes the
-        place of the first when it is set: what fails leaves things as they are."""
-        self._refusal.failure = None
-        if self._plan is not None and heads == self.num_qo_heads and _holds(self._capacity, room):
-            self._set(lib.attnd_plan_set, self._plan, self._batch_ref, wait)
-            return
-        plan, capacity = self._create_plan(heads, room)
+    def _set_plan(self, said, room, wait, tables):
+        """Set the batch in the plan, if it has room for it, and else in another one. What fails
+        leaves things as they are; what is refused later brings them back."""
+        heads, before, self._refusal.failure = said.heads, self._now, None
+        spare = self._spare if before is None else (before.plan, before.capacity, before.heads)
+        if spare is not None and heads == spare[2] and _holds(spare[1], room):
+            plan, capacity, _ = spare
+        else:
+            plan, capacity = self._create_plan(heads, room, spare and spare[1])
+            spare = None
+        tensors = self._tensors.planned()
+        self._tensors.plan(heads, room[1], said.dtype, said.strides)
+        now = _planned.Planned(
+            self, plan, capacity, heads, room[0], tables, self._tensors.planned()
+        )
         try:
-            self._set(lib.attnd_plan_set, plan, self._batch_ref, wait)
-        except BaseException:
-            self.session.destroy_plan(plan, self.pool)
+            if wait:
+                self._set(lib.attnd_plan_set, plan, self._batch_ref, True)
+            else:
+                now.number = self._op_set.user_data = self.session.listen(now)
+                self.session.submit(lib.attnd_plan_set, plan, self._batch_ref, self._quiet_set)
+        except BaseException as failure:
+            self._tensors.plan_again(tensors)
+            self.session.forget(now.number)
+            if before is not None:
+                self._op_set.user_data = before.number
+            if spare is None:
+                self.session.destroy_plan(plan, self.pool)
+            elif not isinstance(failure, Error):  # interrupted: nobody knows which batch is there
+                self._now, self._spare = None, spare
+                if before is not None:
+                    self._forget(_planned.forget_before(before))
             raise
-        before, self._plan = self._plan, plan
-        self._capacity, self.num_qo_heads = capacity, heads
-        self._prepared.drop_all()
-        if before is not None:
-            self.session.destroy_plan(before, self.pool)
+        if wait and before is not None and before.plan == plan and not before.number:
+            before = before.before  # of which nothing is left to be told
+        now.before, self._now = before, now
+        if spare is None:
+            self._prepared.drop_all()
+        if before is None and self._spare is not None and self._spare[0] != plan:
+            self.session.destroy_plan(self._spare[0], self.pool)
+        self._spare = None
+        gone = _planned.forget_before(now) if wait else _planned.cut(now)
+        if gone:
+            self._forget(gone)
+
+    def _forget(self, batches, session=None):
+        """Batches that will not be there again."""
+        session = session or self.session
+        here = self._now and self._now.plan
+        plans = {x.plan for x in batches} - {here}
+        for batch in batches:
+            session.forget(batch.number)
+        kept = self._now and self._now.before
+        while kept is not None:
+            plans.discard(kept.plan)
+            kept = kept.before
+        for plan in plans:
+            session.destroy_plan(plan, self.pool)
+
+    def _set_refused(self, batch, failure):
+        """A set of @batch was refused. If no set of it was not, the batch before it is there."""
+        now = self._now
+        if batch is now:
+            self._refusal(failure)
+            self._refusal.batch = True
+        if batch.refused < batch.sets or now is None:
+            return
+        self._planned = None
+        self.session.forget(batch.number)
+        if batch is not now:  # what is there now was set since
+            while now is not None and now.before is not batch:
+                now = now.before
+            if now is not None:
+                now.before, batch.before = batch.before, None
+            self._forget([batch])
+            return
+        self._now, before = batch.before, batch.before
+        if before is None:
+            self._spare = batch.plan, batch.capacity, batch.heads
+            return
+        self._op_set.user_data = before.number
+        self._tensors.plan_again(before.tensors)
+        if before.plan != batch.plan:
+            self._forget([batch])
 
     def advance(
         self, kv_len: Ints, page_indptr: Ints | None = None, page_indices: Ints | None = None, *,
@@ -260,12 +334,13 @@ class BatchAttention:
         pages appended to their lists (CSR: [entries + 1] and [pages]). Runs that were submitted
         keep theirs."""
         self._native("advance")
-        places, _kept = _csr.advanced(kv_len, page_indptr, page_indices, self._entries)
+        entries = self._now.entries
+        places, _kept = _csr.advanced(kv_len, page_indptr, page_indices, entries)
         args = _abi.Advance(
-            entries=self._entries, kv_len=places[0], page_indptr=places[1], page_indices=places[2]
+            entries=entries, kv_len=places[0], page_indptr=places[1], page_indices=places[2]
         )
         wait = _convert.flag("wait", wait) or self.pool.device == "cuda"
-        self._set(lib.attnd_plan_advance, self._plan, c.byref(args), wait)
+        self._set(lib.attnd_plan_advance, self._now.plan, c.byref(args), wait)
 
     def _set(self, function, plan, args, wait):
         if wait:
@@ -276,9 +351,10 @@ class BatchAttention:
         else:
             self.session.submit(function, plan, args, self._quiet)
 
-    def _create_plan(self, heads, room):
-        """A plan with room for batches that grow, or, where memory is short, for this one."""
-        have = self._capacity or (0,) * len(room)
+    def _create_plan(self, heads, room, have):
+        """A plan with room for batches that grow, as they have, or, where memory is short, for
+        this one."""
+        have = have or (0,) * len(room)
         entries, rows, pages, levels, split = room
         split = min((n for n in (split, have[4]) if n), default=0)
         wide = *(_room(*x) for x in zip(room[:3], have)), max(levels, have[3]), split
@@ -290,7 +366,7 @@ class BatchAttention:
             )  # fmt: skip
             try:
                 checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
-            except NoMemory:
+            except (NoMemory, NoSpace):  # of the heap, of the arena
                 if capacity == room:
                     raise
             else:
@@ -315,6 +391,8 @@ class BatchAttention:
             return self._run_on_stream(layer, q, out, lse, stream)
         operation, out, lse, back = self._submit(layer, q, out, lse, 0)
         operation.wait()
+        if self._now is not None and self._now.before is not None:  # it is known now
+            self._forget(_planned.forget_before(self._now))
         self._tensors.bring_back(back)
         return out, lse
 
@@ -343,13 +421,13 @@ class BatchAttention:
         tensors.fill(args.k, "k", k, True, None)
         tensors.fill(args.v, "v", v, True, None)
         if not tensors.enough():
-            self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
+            self.session.submit(lib.attnd_append, self._now.plan, c.byref(args), self._quiet)
             return
         # Enough is kept for what is in flight: when this has ended, all before it in the lane has.
         operation, op = Operation(self.session, "append", (self, tensors.kept)), self._op
         op.timeout_us = 0
         self.session.submit(
-            lib.attnd_append, self._plan, c.byref(args), c.byref(op), operation, op
+            lib.attnd_append, self._now.plan, c.byref(args), c.byref(op), operation, op
         )
         tensors.kept = []
         try:
@@ -384,7 +462,7 @@ class BatchAttention:
         op = _abi.Op(lane=self.lane)
         operation = Operation(self.session, "merge", (self, tensors.kept), self._refusal)
         self.session.submit(
-            lib.attnd_merge_state, self._plan, c.byref(args), c.byref(op), operation, op
+            lib.attnd_merge_state, self._now.plan, c.byref(args), c.byref(op), operation, op
         )
         tensors.kept = []
         operation.wait()
@@ -402,7 +480,7 @@ class BatchAttention:
             out, lse, back = self._fill_all(q, out, lse)
         args.layer, self._op.timeout_us = layer, timeout_us
         operation = Operation(self.session, "run", (self, tensors.kept), self._refusal)
-        self.session.submit(lib.attnd_run, self._plan, *self._run_refs, operation, self._op)
+        self.session.submit(lib.attnd_run, self._now.plan, *self._run_refs, operation, self._op)
         tensors.kept = []
         return operation, out, lse, back
 
@@ -473,12 +551,25 @@ class BatchAttention:
 
     def prepare(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         """What the first run() of these tensors on a GPU does before it launches, and what blocks:
-        do it for each layer before a graph is captured. Nothing runs."""
+        do it for each layer before a graph is captured. Nothing runs. Return: what launch()
+        takes."""
         native = self._native("prepare")
         checked(cuda().attnd_cuda_stream_open(native))
-        self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
+        tensors = [q, out] if lse is None else [q, out, lse]
+        return self._prepare(self.pool.layer_of(kv_cache), tensors)
+
+    def launch(self, number: int, stream: int | None = None) -> None:
+        """On a GPU: the run that prepare() gave the number of, in @stream (the current one). It is
+        run() for tensors that stay where they are, whose places are not looked at again: the
+        caller keeps them, and plan() must not need a larger plan meanwhile."""
+        import torch
+
+        handle = _stream(torch, stream).cuda_stream
+        checked(
+            cuda().attnd_cuda_run_on_stream(self._native("launch"), self.lane, number, handle)
+        )
 
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
@@ -526,7 +617,7 @@ class BatchAttention:
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._tensors.check(name, shape, strides, dtype):
                 raise ValueError(f"{name_of(name)} is not contiguous: say its strides to plan()")
-        return self._prepared.number(self._plan, layer, tensors, described, captured)
+        return self._prepared.number(self._now.plan, layer, tensors, described, captured)
 
     def lane_error(self) -> None:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the

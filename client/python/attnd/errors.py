@@ -127,6 +127,10 @@ class Device(Error):
     """The GPU or its driver refused."""
 
 
+class PeerLost(Error, ConnectionError):
+    """The service that has the pages is gone, or does not answer."""
+
+
 _KINDS = {kind.__name__.lower(): kind for kind in Error.__subclasses__()}
 
 

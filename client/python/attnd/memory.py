@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
     from ._types import DType
 
 FP8 = "float8_e4m3fn", "float8_e5m2"
+_BUSY = -5
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1, **dict.fromkeys(FP8, 1)}
 _TYPESTR = {
     "float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4", "uint8": "|u1",
@@ -66,6 +67,22 @@ class Elsewhere(LookupError, ValueError):
     """A tensor lies where the service cannot reach it, and there is no copying here."""
 
 
+_mapped_still = []  # addresses that could not be unmapped when their memory was dropped
+
+
+def _unmap(address):
+    """When the GPU is done with what may use it. To wait for that would end a capture: then it is
+    done with the next one."""
+    _mapped_still.append(address)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_current_stream_capturing():
+        return
+    for _ in range(len(_mapped_still)):
+        at = _mapped_still.pop(0)
+        if cuda().attnd_cuda_unmap(at) == _BUSY:
+            _mapped_still.append(at)
+
+
 class Memory:
     """Bytes that the service and this process both see. Drops its handle when it is collected."""
 
@@ -90,8 +107,8 @@ class Memory:
         drop = getattr(self, "_drop", None)
         if drop is None:
             return
-        if getattr(self, "address", None) and self._mapped:
-            cuda().attnd_cuda_unmap(self.address)
+        if getattr(self, "address", None) and self._mapped and not self._native.left():
+            _unmap(self.address)
         if self._native.alive:
             drop[0](self._native, drop[1])
 

@@ -17,9 +17,11 @@ import typing
 import numpy
 
 from . import _abi, _convert, _dlpack
+from ._leasing import BringOperation
 from ._library import lib
 from .errors import checked
 from .memory import BYTES, Memory, current_cuda_device, describe, dtype_name
+from .session import Operation
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,21 +270,65 @@ class PagePool:
     def offer_pages(self, pages: Ints, expire_s: float = 60) -> bytes:
         """Move one lease of each page to a ticket of 16 bytes, which another session can claim
         within @expire_s seconds, 0.001 to 600."""
-        native, ticket = self._native(), _abi.Token()
-        pages = _convert.as_array("pages", pages)
-        expire_ms = math.ceil(_convert.real("expire_s", expire_s, 0.001, 600.0) * 1000)
+        ticket = _abi.Token()
         try:
-            checked(
-                lib.attnd_pages_offer(
-                    native, self.handle, len(pages), pages.ctypes.data, min(expire_ms, 600_000),
-                    c.byref(ticket),
-                )
-            )  # fmt: skip
-            return bytes(ticket.bytes)
+            return self._offer(lib.attnd_pages_offer, pages, expire_s, ticket)
         except BaseException:  # a signal's: a ticket that nobody sees
             if any(ticket.bytes):
                 self.claim_pages(bytes(ticket.bytes))
             raise
+
+    def offer_layers(self, pages: Ints, expire_s: float = 60) -> bytes:
+        """A ticket of pages that are still to be written, for another service. The leases stay, and
+        the ticket has its own. layers_ready() says what is written: what nobody has claimed then
+        goes back when the time is over, or when the session is closed."""
+        return self._offer(lib.attnd_pages_offer_layers, pages, expire_s, _abi.Token())
+
+    def _offer(self, function, pages, expire_s, ticket):
+        native = self._native()
+        pages = _convert.as_array("pages", pages)
+        expire_ms = math.ceil(_convert.real("expire_s", expire_s, 0.001, 600.0) * 1000)
+        checked(
+            function(
+                native, self.handle, len(pages), pages.ctypes.data, min(expire_ms, 600_000),
+                c.byref(ticket),
+            )
+        )  # fmt: skip
+        return bytes(ticket.bytes)
+
+    def layers_ready(self, ticket: bytes, layers: int, *, lane: int = 0) -> Operation:
+        """The first @layers layers of a ticket of offer_layers() are whole when what was submitted
+        before in @lane has ended: it comes behind the appends of them."""
+        self._native()
+        token, layers = token_of("ticket", ticket), _convert.integer("layers", layers, 1, self.layers)
+        op = _abi.Op(lane=_convert.integer("lane", lane, 0, _abi.LANES - 1))
+        return self.session.submit(
+            lambda native, handle, token, op: lib.attnd_pages_ready(
+                native, handle, token, layers, op
+            ),
+            self.handle, c.byref(token), c.byref(op), Operation(self.session, "pages ready"), op,
+        )  # fmt: skip
+
+    def bring_pages(
+        self, ticket: bytes, *, early: bool = False, timeout_us: int = 0, lane: int = 0
+    ) -> BringOperation:
+        """Claim a ticket by an operation, which gives the pages: also one of another service, whose
+        bytes are brought into pages that are leased here. With @early it ends when they are leased,
+        and a run of a layer waits for that layer of them."""
+        self._native()
+        token = token_of("ticket", ticket)
+        args = _abi.ClaimArgs(
+            pool=self.handle, pages_max=_abi.LEASE_PAGES_MAX, ticket=c.pointer(token),
+            flags=_abi.CLAIM_EARLY if _convert.flag("early", early) else 0,
+        )  # fmt: skip
+        op = _abi.Op(
+            lane=_convert.integer("lane", lane, 0, _abi.LANES - 1),
+            timeout_us=_convert.integer("timeout_us", timeout_us, 0, _convert.U32),
+        )
+        return self.session.submit(
+            lambda native, _, args, op: lib.attnd_pages_claim_async(native, args, op), None,
+            c.byref(args), c.byref(op), BringOperation(self.session, "pages claim", self), op,
+        )  # fmt: skip
 
     def claim_pages(self, ticket: bytes) -> numpy.ndarray:
         """The pages of a ticket of this pool, in the order in which they were offered."""

@@ -14,14 +14,12 @@ import typing
 import numpy
 
 from . import _abi, _convert
+from ._leasing import LeasingOperation
 from ._library import lib
 from .errors import checked, last_error
 from .pool import Handle, token_of
-from .session import Operation
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ._types import Ints
     from .pool import PagePool
 
@@ -38,46 +36,22 @@ class PrefixResult(typing.NamedTuple):
     pages: numpy.ndarray  # match: their ids, leased; empty otherwise
 
 
-class PrefixOperation(Operation):
+class PrefixOperation(LeasingOperation[PrefixResult]):
     """An operation on a prefix tree: wait() and await give its PrefixResult."""
 
-    __slots__ = ("found", "leased")
+    __slots__ = ()
 
     def take(self, native, completion):
-        """The library's answer, which lasts until it is asked for more completions. Return: what
-        went wrong, or None."""
+        """The library's answer. Return: what went wrong, or None."""
         answer = _abi.PrefixResult()
         code = lib.attnd_prefix_result(native, c.byref(completion), c.byref(answer))
         if code < 0:
             return last_error()
-        pages = numpy.empty(answer.pages_count, numpy.int32)
-        if answer.pages_count:
-            c.memmove(pages.ctypes.data, answer.pages, pages.nbytes)
+        pages = self.lease(native, answer.pages, answer.pages_count)
         self.found = PrefixResult(
             answer.blocks, ENDS[answer.end], answer.foreign, answer.taken, pages
         )
-        self.leased = native, self.keep, pages
         return None
-
-    def result(self) -> PrefixResult:
-        super().result()
-        self.leased = None  # they are the caller's from here on
-        return self.found
-
-    def wait(self, timeout: float | None = None) -> PrefixResult:
-        super().wait(timeout)
-        return self.found
-
-    def __await__(self):
-        yield from super().__await__()
-        return self.found
-
-    def __del__(self):
-        """Nobody has asked for the result, nor can any more: whoever waited was cancelled. The
-        leases go back."""
-        native, pool, pages = getattr(self, "leased", None) or (None, None, ())
-        if len(pages) and native.alive:
-            lib.attnd_pages_free(native, pool.handle, len(pages), pages.ctypes.data)
 
 
 class PrefixCache:

@@ -62,6 +62,10 @@ class _Native:
     def alive(self):
         return self._as_parameter_ is not None
 
+    def left(self):
+        """As Session.left()."""
+        return self.forks != _forks
+
     def check(self):
         """As Session.check()."""
         if self.forks != _forks:
@@ -75,16 +79,27 @@ class _Native:
 
 
 class Refusal:
-    """What the first of some operations failed with that say nothing when they succeed."""
+    """What the first of some operations failed with that say nothing when they succeed. `batch`: it
+    was a batch, whose runs are not to be submitted."""
 
-    __slots__ = ("failure",)
+    __slots__ = ("failure", "batch")
 
     def __init__(self):
-        self.failure = None
+        self.failure, self.batch = None, False
 
     def __call__(self, failure):
         if self.failure is None:
-            self.failure = failure
+            self.failure, self.batch = failure, False
+
+
+class _Lead:
+    """Who collects, for as long as its frame is there: an exception of a signal's handler may come
+    before the lead is given up, but not keep this object."""
+
+    __slots__ = ("thread", "__weakref__")
+
+    def __init__(self):
+        self.thread = _me()
 
 
 class Operation:
@@ -177,6 +192,8 @@ class Session:
         self._native, self._forks = _Native(args), _forks
         self._submitting = threading.Lock()
         self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
+        self._leads, self._stealing = {}, threading.Lock()  # weak references of _Lead, by thread
+        self._later = set()  # event loops that look again for a lead that was left behind
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
         self._first, self._left = 0, False
@@ -301,7 +318,7 @@ class Session:
         """The Memory of this session that these bytes lie in, or None."""
         places = self._places
         index = bisect.bisect_right(places, address, key=lambda place: place[0])
-        for begin, end, memory in reversed(places[:index]):
+        for _, end, memory in reversed(places[:index]):
             found = memory()
             if found is None:  # gone: what is known under its address may be another's
                 continue
@@ -414,20 +431,41 @@ class Session:
             self._poll.poll(None if timeout is None else min(max(timeout * 1000, 0.001), _POLL_MS))
             self._collect(native, 0)
 
+    def _take_lead(self, lead):
+        """Whether the thread of @lead collects now. A lead that a signal's exception left behind is
+        taken: by its own thread at once, by others when its frame is gone."""
+        me = lead.thread
+        self._leads[me] = weakref.ref(lead)
+        held = self._leader.setdefault(0, me)
+        if held == me:
+            return True
+        holder = self._leads.get(held)
+        if holder is None or holder() is not None:
+            return False
+        with self._stealing:
+            if self._leader.get(0) == held and self._leads.get(held) is holder:
+                self._leader.pop(0)
+        return self._leader.setdefault(0, me) == me
+
+    def _give_lead(self, lead):
+        """Return: whether it had the lead."""
+        had = self._leader.get(0) == lead.thread
+        if had:
+            self._leader.pop(0)
+        self._leads.pop(lead.thread, None)
+        return had
+
     def _lead(self, operation, timeout):
-        """Collect for everybody, unless another thread does: then sleep until it has or hands over.
-        A signal's exception may leave the lead behind with the thread that has it; its next wait
-        finds it again."""
-        native, me = self.native(), _me()
+        """Collect for everybody, unless another thread does: then sleep until it has or hands
+        over."""
+        native, lead = self.native(), _Lead()
         try:
-            leads = self._leader.setdefault(0, me) == me
+            leads = self._take_lead(lead)
             if leads and (operation is None or not operation.done):
                 self._sleep(native, timeout)
         finally:
-            if self._leader.get(0) == me:
-                self._leader.pop(0)
-                if self._followers or self._loops:
-                    self._hand_over()
+            if self._give_lead(lead) and (self._followers or self._loops):
+                self._hand_over()
         if not leads:
             self._follow(operation, timeout)
 
@@ -500,6 +538,9 @@ class Session:
         self._loops[loop] = self._loops.get(loop, 0) + 1
         operation.callbacks.append(ended)
         future.add_done_callback(over)
+        if self._native is None:  # another thread has closed it meanwhile
+            self._watch(loop, native, False)
+            self._fail(error(_abi.Fault(code=_DISCONNECTED)))
         if operation.done:
             ended()
         loop.call_soon(self._readable, loop)
@@ -508,15 +549,13 @@ class Session:
     def _readable(self, loop):
         """In an event loop that awaits something: collect, and ask to be woken. While another has
         the lead it does not watch: the descriptor stays readable until that one has collected."""
-        native, me, armed = self._native, _me(), False
+        native, lead, armed = self._native, _Lead(), False
         if native is None or not self._loops.get(loop):
             return
-        if self._leader.setdefault(0, me) != me:
-            self._watch(loop, native, False)
-            if not self._leader:  # who gave it up has still seen this one watch
-                loop.call_soon(self._readable, loop)
-            return
         try:
+            if not self._take_lead(lead):
+                self._turn_away(loop, native)
+                return
             self._watch(loop, native, True)
             while not armed:
                 self._collect(native, 0)
@@ -524,11 +563,26 @@ class Session:
         except Error as failure:
             self._fail(failure)
         finally:
-            self._leader.pop(0, None)
-            if armed:
+            if not self._give_lead(lead):
+                pass
+            elif armed:
                 self._call_loops(but=self._watching)
             else:
                 self._hand_over()
+
+    def _turn_away(self, loop, native):
+        """Another collects, and calls this loop when it gives that up; or it is looked for by and
+        by."""
+        self._watch(loop, native, False)
+        if not self._leader:  # who gave it up has still seen this one watch
+            loop.call_soon(self._readable, loop)
+        elif loop not in self._later:
+            self._later.add(loop)
+            loop.call_later(_FOLLOW_S, self._look_again, loop)
+
+    def _look_again(self, loop):
+        self._later.discard(loop)
+        self._readable(loop)
 
     def _watch(self, loop, native, watch):
         if watch and loop not in self._watching:
@@ -550,6 +604,7 @@ class Session:
     def _forget_loop(self, loop):
         self._loops.pop(loop, None)
         self._watching.discard(loop)
+        self._later.discard(loop)
 
 
 def _call_in(loop, function, *arguments):

@@ -71,7 +71,7 @@ def learned(architecture, seed, device):
         if name.endswith("sinks"):
             torch.nn.init.constant_(values, 2.0)  # so that they count
     lines, rate = text(seed).to(device), torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(200):
+    for step in range(200):  # noqa: B007
         loss = model(input_ids=lines, labels=lines).loss
         if loss.item() < math.log(LINES) / (LINE - 1) + 0.003:
             break

@@ -48,7 +48,7 @@ class Backend(ServiceTest):
 
     def check_interface(self, ours, published):
         """Every method of @ours that @published has can be called as that is called."""
-        for name, method in vars(ours).items():
+        for name in vars(ours):
             base = getattr(published, name, None)
             if not inspect.isroutine(inspect.unwrap(getattr(ours, name))) or base is None:
                 continue

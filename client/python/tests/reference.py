@@ -49,7 +49,8 @@ def attention(
     rope=None,
 ):  # fmt: skip
     """q [rows, heads, dim], k [tokens, heads_kv, dim], v [tokens, heads_kv, dim_vo], sinks [heads],
-    mask bool [rows, tokens], rope: rotated()'s options. Return: o, lse in base 2."""
+    alibi: True for the paper's slopes, or [heads], mask bool [rows, tokens], rope: rotated()'s
+    options. Return: o, lse in base 2."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
@@ -57,6 +58,8 @@ def attention(
         q = rotated(q, len(k) - rows + np.arange(rows), **rope)
         k = rotated(k, np.arange(len(k)), **rope)
     o, lse = np.zeros((rows, heads, v.shape[2])), np.full((rows, heads), -np.inf)
+    if sinks is not None:
+        lse[:] = np.asarray(sinks, np.float64) / np.log(2)
     for row in range(rows):
         position = len(k) - rows + row
         keys = [
@@ -70,8 +73,9 @@ def attention(
             s = k[keys, head // group] @ q[row, head] * scale
             if logits_soft_cap:
                 s = logits_soft_cap * np.tanh(s / logits_soft_cap)
-            if alibi:
-                s += alibi_slope(head, heads) * (np.array(keys) - position)
+            if alibi is not False:
+                slope = alibi_slope(head, heads) if alibi is True else alibi[head]
+                s += slope * (np.array(keys) - position)
             top = s.max() if sinks is None else max(s.max(), sinks[head])
             weights = np.exp(s - top)
             total = weights.sum() + (0 if sinks is None else np.exp(sinks[head] - top))

@@ -244,7 +244,7 @@ def architectures():
     """{name: configuration} of what is registered for causal language models."""
     names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     found = {}
-    for key, name in names.items():
+    for name in names.values():
         for one in [name] if isinstance(name, str) else name:
             try:
                 found[one] = getattr(transformers, one).config_class

@@ -19,7 +19,7 @@ class Layout(unittest.TestCase):
 
     def test_every_struct_and_field_of_the_headers_is_in_the_librarys_table(self):
         found = set()
-        headers = "attnd.h", "attnd_launch.h", "attnd_merge.h", "attnd_prefix.h"
+        headers = "attnd.h", "attnd_launch.h", "attnd_merge.h", "attnd_pages.h", "attnd_prefix.h"
         headers = *(f"client/{name}" for name in headers), "schemas/errors.h", "schemas/variant.h"
         for header in headers:
             text = re.sub(r"/\*.*?\*/", "", (ROOT / header).read_text(), flags=re.S)

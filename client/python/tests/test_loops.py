@@ -8,6 +8,7 @@ import unittest
 import unittest.mock
 
 import attnd
+from attnd import session
 from attnd._library import lib
 from attnd.errors import checked
 from service import ServiceTest
@@ -97,6 +98,64 @@ class LoopsTest(ServiceTest):
             endless._end(None)
             thread.join(20)
         self.assertEqual(seen, [Interrupted])
+
+    def leave_the_lead_behind(self):
+        """As a signal's exception does that comes before the lead is given up."""
+
+        def interrupted():
+            lead = session._Lead()
+            self.assertTrue(self.session._take_lead(lead))
+
+        thread = threading.Thread(target=interrupted)
+        thread.start()
+        thread.join(20)
+        self.assertEqual(len(self.leads), 1)
+
+    def test_a_lead_that_was_left_behind_is_taken_by_a_thread(self):
+        self.leave_the_lead_behind()
+        self.submit().wait(20)
+        self.assertEqual(len(self.leads), 0)
+
+    def test_a_lead_that_was_left_behind_is_taken_by_a_loop(self):
+        self.leave_the_lead_behind()
+        self.awaits()
+
+    def test_a_loop_finds_a_lead_that_is_left_behind_while_it_awaits(self):
+        leads = []
+
+        def take():
+            leads.append(session._Lead())
+            self.assertTrue(self.session._take_lead(leads[0]))
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join(20)
+
+        async def one():
+            operation = asyncio.ensure_future(self.wait_for(self.submit()))
+            while not self.leads.turned_away.is_set():
+                await asyncio.sleep(0.001)
+            leads.clear()
+            await asyncio.wait_for(operation, 20)
+
+        asyncio.run(one())
+
+    def test_a_session_that_another_thread_closes_ends_what_a_loop_is_about_to_await(self):
+        watch = self.session._watch
+
+        def closed_meanwhile(loop, native, on):
+            self.session._watch = watch
+            self.session.close()
+            watch(loop, native, on)
+
+        async def one():
+            operation = self.endless()
+            self.session._watch = closed_meanwhile
+            with self.assertRaises(attnd.Disconnected):
+                await asyncio.wait_for(self.wait_for(operation), 20)
+            self.assertEqual(self.session._watching, set())
+
+        asyncio.run(one())
 
     def test_a_loop_that_has_nothing_to_await_keeps_nobody_away(self):
         ended, left = threading.Event(), []

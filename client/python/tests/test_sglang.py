@@ -118,17 +118,41 @@ class Sglang(Backend):
             backend.forward(q, None, None, self.layer(1), forward, save_kv_cache=False)
             self.assertIn(1, waited)
 
-    def test_pools_of_fp8_are_refused_by_name(self):
+    def test_pools_of_fp8_have_scales_of_their_layers(self):
         runner, batch = self.runner(), Batch(self.draw, TOKENS, 1)
         pool = runner.token_to_kv_pool
         for buffers in (pool.k_buffer, pool.v_buffer):
             for i, x in enumerate(buffers):
                 buffers[i] = self.session.empty(x.shape, "float8_e4m3fn").torch()
+                buffers[i].copy_(self.normal(*x.shape).to(torch.float8_e4m3fn))
         backend = self.ours.AttndAttnBackend(runner, self.session)
-        backend.init_forward_metadata(self.forward_batch(runner, batch, False))
-        with self.assertRaisesRegex(NotImplementedError, "float8_e4m3fn"):
-            q = self.normal(batch.rows, HEADS * DIM)
-            backend.forward_extend(q, None, None, self.layer(0), None, save_kv_cache=False)
+        forward = self.forward_batch(runner, batch, False)
+        backend.init_forward_metadata(forward)
+        for number, scales in (0, (0.5, 0.25)), (1, (None, None)):
+            layer, q = self.layer(number), self.normal(batch.rows, HEADS * DIM)
+            layer.k_scale_float, layer.v_scale_float = scales
+            out = backend.forward(q, None, None, layer, forward, save_kv_cache=False)
+            planes = [x[number][:, None].float() * (scale or 1.0)
+                      for x, scale in zip((pool.k_buffer, pool.v_buffer), scales)]  # fmt: skip
+            self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM))
+
+    def test_pages_of_many_tokens_are_attention(self):
+        runner, batch = self.runner(), Batch(self.draw, TOKENS // 16, 16)
+        runner.token_to_kv_pool.page_size = 16
+        backend, pool = self.ours.AttndAttnBackend(runner, self.session), runner.token_to_kv_pool
+        whole = types.SimpleNamespace(**vars(batch))
+        whole.pages = [[p * 16 + i for p in pages for i in range(16)] for pages in batch.pages]
+        forward = self.forward_batch(runner, whole, False)
+        backend.init_forward_metadata(forward)
+        q = self.normal(batch.rows, HEADS * DIM)
+        out = backend.forward(q, None, None, self.layer(0), forward, save_kv_cache=False)
+        planes = [x(0).unflatten(0, (-1, 16)) for x in (pool.get_key_buffer, pool.get_value_buffer)]
+        self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM))
+
+    def test_graphs_are_refused_where_the_service_executes(self):
+        backend = self.ours.AttndAttnBackend(self.runner(), self.session)
+        with self.assertRaisesRegex(NotImplementedError, "disable-cuda-graph"):
+            backend.init_cuda_graph_state(8, 8)
 
     def test_sglangs_registry_and_command_line_know_the_backend(self):
         import argparse

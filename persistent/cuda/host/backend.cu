@@ -68,7 +68,7 @@ static cudaError_t create_streams(attnd_backend *backend)
     if (!error)
         error = cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
                                              gangs ? most : least);
-    for (int i = 0; i < 2 && !error;
+    for (int i = 0; i < 3 && !error;
          i++) /* pages go by copy engines, and wait as side_wait() does */
         error = cudaStreamCreateWithPriority(&backend->pages_stream[i], cudaStreamNonBlocking,
                                              gangs ? most : least);
@@ -233,7 +233,8 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     info->kv_granule = 64;
     info->scratch_bytes = backend->settings.scratch_bytes;
     info->memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
-                         1u << ATTND_KIND_IPC | ATTND_KIND_TRIED(ATTND_KIND_HOST) |
+                         1u << ATTND_KIND_IPC | 1u << ATTND_KIND_LENT_HOST |
+                         1u << ATTND_KIND_LENT_DEVICE | ATTND_KIND_TRIED(ATTND_KIND_HOST) |
                          ATTND_KIND_TRIED(ATTND_KIND_DEVICE) | ATTND_KIND_TRIED(ATTND_KIND_POOL) |
                          ATTND_KIND_TRIED(ATTND_KIND_IPC);
     memset(info->head_dims, 0, sizeof(info->head_dims));
@@ -329,6 +330,6 @@ static void cuda_destroy(attnd_backend *backend)
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda",     cuda_create, backend_start, memory_map, memory_unmap,
-    pages_copy, cuda_park,   health_check,  50,         cuda_destroy,
+    "cuda",      cuda_create, backend_start, memory_map, memory_unmap, pages_copy,
+    pages_bring, cuda_park,   health_check,  50,         cuda_destroy,
 };

@@ -80,8 +80,8 @@ struct attnd_backend {
     uint32_t streams_count;
     cudaStream_t guests_stream;   /* elastic, and some workers stay: the others' */
     cudaStream_t side_stream;     /* all that the host copies; nothing in it ever waits */
-    cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */
-    cudaEvent_t pages_copied[2];
+    cudaStream_t pages_stream[3]; /* copies.cu: into pools, out of them, and from other services */
+    cudaEvent_t pages_copied[3];
     attnd_residency residency;
     int workers;
     int mps;              /* contexts share the GPU */
@@ -129,6 +129,7 @@ constexpr uint64_t pin_bytes = 32ull << 20;
 cudaError_t copies_init(attnd_backend *backend);
 void copies_end(attnd_backend *backend);
 int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
+int pages_bring(attnd_backend *backend, uint64_t offset_bytes);
 
 /* clock.cu: CLOCK_MONOTONIC - globaltimer, in nanoseconds. @pinned: for a kernel's answer. Return:
  * cudaErrorNotReady if there was none until @end_ns. */

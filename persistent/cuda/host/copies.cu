@@ -1,5 +1,6 @@
 /*
- * copies.cu - whole pages between a pool and host memory, by the copy engines.
+ * copies.cu - whole pages between a pool and host memory, and from pools of other services, by the
+ * copy engines.
  *
  * No kernel has part in it: runs keep their SMs, and the two directions of the link are used side
  * by side, a stream and a thread of the worker each. The layers of a page are the rows of one copy
@@ -12,6 +13,7 @@
 #include "persistent/cuda/host/backend.cuh"
 
 extern "C" {
+#include "persistent/bring.h"
 #include "persistent/copy.h"
 }
 
@@ -108,14 +110,14 @@ static int copy_rows(void *context, const attnd_copy_rows *rows)
 cudaError_t copies_init(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < 2 && !error; i++)
+    for (int i = 0; i < 3 && !error; i++)
         error = cudaEventCreateWithFlags(&backend->pages_copied[i], cudaEventDisableTiming);
     return error;
 }
 
 void copies_end(attnd_backend *backend)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         cudaEventDestroy(backend->pages_copied[i]);
         cudaStreamDestroy(backend->pages_stream[i]);
     }
@@ -153,5 +155,81 @@ int pages_copy(attnd_backend *backend, uint64_t offset_bytes)
         attnd_copy_walk(segment, backend->config.queue_bytes, offset_bytes, copy_rows, backend);
     /* Copies that were enqueued before a failure must not come later either. */
     const int awaited = await_copies(backend, way);
+    return code ? code : awaited;
+}
+
+/* ---- from pools of other services ---- */
+
+constexpr int bring_way = 2;
+
+/* Both in host memory. */
+static void bring_on_host(const attnd_bring_rows *rows, const Mapping *from, const Mapping *to)
+{
+    const char *there = static_cast<const char *>(from->host) + rows->from_offset_bytes;
+    char *here = static_cast<char *>(to->host) + rows->to_offset_bytes;
+    for (uint64_t row = 0; row < rows->count; row++)
+        memcpy(here + row * rows->to_pitch_bytes, there + row * rows->from_pitch_bytes,
+               rows->row_bytes);
+}
+
+/* From another GPU by the link between them; from host memory that nobody pinned the driver goes by
+ * way of its own. */
+static cudaError_t enqueue_bring(cudaStream_t stream, const attnd_bring_rows *rows,
+                                 const Mapping *from, const Mapping *to)
+{
+    const char *there = from->kind == ATTND_KIND_LENT_HOST
+                            ? static_cast<const char *>(from->host)
+                            : reinterpret_cast<const char *>(from->device);
+    char *here = reinterpret_cast<char *>(to->device);
+    there += rows->from_offset_bytes;
+    here += rows->to_offset_bytes;
+    if (rows->count == 1 ||
+        (rows->from_pitch_bytes == rows->row_bytes && rows->to_pitch_bytes == rows->row_bytes))
+        return cudaMemcpyAsync(here, there, rows->row_bytes * rows->count, cudaMemcpyDefault,
+                               stream);
+    if (rows->from_pitch_bytes <= pitch_max_bytes && rows->to_pitch_bytes <= pitch_max_bytes)
+        return cudaMemcpy2DAsync(here, rows->to_pitch_bytes, there, rows->from_pitch_bytes,
+                                 rows->row_bytes, rows->count, cudaMemcpyDefault, stream);
+    cudaError_t error = cudaSuccess;
+    for (uint64_t row = 0; row < rows->count && !error; row++)
+        error =
+            cudaMemcpyAsync(here + row * rows->to_pitch_bytes, there + row * rows->from_pitch_bytes,
+                            rows->row_bytes, cudaMemcpyDefault, stream);
+    return error;
+}
+
+static int bring_rows(void *context, const attnd_bring_rows *rows)
+{
+    attnd_backend *backend = static_cast<attnd_backend *>(context);
+    uint64_t reach_from, reach_to;
+    if (rows->from_memory >= ATTND_MEMORIES_MAX || rows->to_memory >= ATTND_MEMORIES_MAX)
+        return -ATTND_E_UNKNOWN;
+    const Mapping *from = &backend->mappings[rows->from_memory];
+    const Mapping *to = &backend->mappings[rows->to_memory];
+    const int from_host = from->kind == ATTND_KIND_LENT_HOST;
+    if ((!from_host && from->kind != ATTND_KIND_LENT_DEVICE) || !to->kind)
+        return -ATTND_E_UNKNOWN;
+    if (attnd_bring_extent(rows, rows->from_pitch_bytes, &reach_from) < 0 ||
+        attnd_bring_extent(rows, rows->to_pitch_bytes, &reach_to) < 0 ||
+        !lies_in(from, rows->from_offset_bytes, reach_from) ||
+        !lies_in(to, rows->to_offset_bytes, reach_to))
+        return -ATTND_E_RANGE;
+    if (from_host && to->kind == ATTND_KIND_HOST) {
+        bring_on_host(rows, from, to);
+        return 0;
+    }
+    if (to->kind == ATTND_KIND_HOST) /* pinned in pieces, and nobody has asked for it */
+        return -ATTND_E_UNSUPPORTED;
+    return enqueue_bring(backend->pages_stream[bring_way], rows, from, to) ? -ATTND_E_DEVICE : 0;
+}
+
+int pages_bring(attnd_backend *backend, uint64_t offset_bytes)
+{
+    const char *segment = reinterpret_cast<const char *>(backend->config.queue);
+    if (cudaSetDevice(backend->driver.device))
+        return -ATTND_E_DEVICE;
+    const int code =
+        attnd_bring_walk(segment, backend->config.queue_bytes, offset_bytes, bring_rows, backend);
+    const int awaited = await_copies(backend, bring_way);
     return code ? code : awaited;
 }

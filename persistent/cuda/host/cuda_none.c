@@ -53,6 +53,7 @@ const struct attnd_backend_ops attnd_backend_cuda = {
     .map = refuse_map,
     .unmap = refuse_unmap,
     .copy = refuse_copy,
+    .bring = refuse_copy,
     .park = refuse,
     .destroy = destroy,
 };

@@ -164,6 +164,17 @@ static int pin(Mapping *mapping, attnd_fault *fault)
     return mapping->pinned_bytes < mapping->mapped_bytes ? ATTND_BACKEND_MORE : 0;
 }
 
+/* Another service's: no kernel reads it. */
+static int map_lent_host(const attnd_memory_source *source, Mapping *mapping, attnd_fault *fault)
+{
+    void *address = mmap(NULL, source->size_bytes, PROT_READ, MAP_SHARED, source->fd, 0);
+    if (address == MAP_FAILED)
+        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, 0, errno, 0);
+    mapping->host = address;
+    mapping->mapped_bytes = source->size_bytes;
+    return 0;
+}
+
 static int map_host(const attnd_memory_source *source, Mapping *mapping, attnd_fault *fault)
 {
     if (mapping->host)
@@ -208,9 +219,11 @@ static int check_handle(const Driver *driver, CUmemGenericAllocationHandle handl
 
 /* The driver maps whole pages, and refuses more of them than the allocation has. */
 static CUresult map_handle(const Driver *driver, CUmemGenericAllocationHandle handle,
-                           uint64_t bytes, CUdeviceptr *address)
+                           uint64_t bytes, int lent, CUdeviceptr *address)
 {
-    const CUmemAccessDesc access = read_write(driver);
+    CUmemAccessDesc access = read_write(driver);
+    if (lent)
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
     CUresult result = driver->reserve(address, bytes, 0, 0, 0);
     if (result)
         return result;
@@ -234,9 +247,10 @@ static int map_device(const Driver *driver, const attnd_memory_source *source, M
                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
         return driver_fault(result, fault);
-    int code = check_handle(driver, handle, fault);
+    const int lent = source->kind == ATTND_KIND_LENT_DEVICE; /* of another GPU, most often */
+    int code = lent ? 0 : check_handle(driver, handle, fault);
     if (code == 0)
-        result = map_handle(driver, handle, bytes, &mapping->device);
+        result = map_handle(driver, handle, bytes, lent, &mapping->device);
     driver->release(handle); /* the mapping keeps the memory */
     if (code)
         return code;
@@ -332,7 +346,11 @@ static void take_out(const Driver *driver, Mapping *mapping)
         if (mapping->pinned_bytes)
             return;
         break;
+    case ATTND_KIND_LENT_HOST:
+        munmap(mapping->host, mapping->mapped_bytes);
+        break;
     case ATTND_KIND_DEVICE:
+    case ATTND_KIND_LENT_DEVICE:
         unmap_device(driver, mapping->device, mapping->mapped_bytes);
         break;
     }
@@ -381,7 +399,10 @@ static int bring_in(const Driver *driver, const attnd_memory_source *source, Map
     switch (source->kind) {
     case ATTND_KIND_HOST:
         return map_host(source, mapping, fault);
+    case ATTND_KIND_LENT_HOST:
+        return map_lent_host(source, mapping, fault);
     case ATTND_KIND_DEVICE:
+    case ATTND_KIND_LENT_DEVICE:
         return map_device(driver, source, mapping, fault);
     case ATTND_KIND_POOL:
         return map_pool(driver, source, mapping, fault);
@@ -398,9 +419,17 @@ static int is_coming(const Mapping *mapping)
     return mapping->kind == ATTND_KIND_HOST && mapping->pinned_bytes < mapping->mapped_bytes;
 }
 
+/* No run names it, and the device is not told of it. */
+static int is_lent(const Mapping *mapping)
+{
+    return mapping->kind == ATTND_KIND_LENT_HOST || mapping->kind == ATTND_KIND_LENT_DEVICE;
+}
+
 static int begin_use(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
                      const Mapping *mapping, attnd_fault *fault)
 {
+    if (is_lent(mapping))
+        return 0;
     int code = check_extent(&backend->driver, mapping, source->size_bytes, fault);
     if (code)
         return code;
@@ -459,7 +488,7 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
             code = code ? code : -ATTND_E_UNKNOWN; /* no harm, and must not hide any */
             continue;
         }
-        if (set_memory(backend, indices[i], &none))
+        if (!is_lent(&backend->mappings[indices[i]]) && set_memory(backend, indices[i], &none))
             code = -ATTND_E_DEVICE;
         rests |= needs_rest(&backend->mappings[indices[i]]);
     }

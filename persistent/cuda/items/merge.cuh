@@ -138,7 +138,7 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
         if (!units[u].merge.part_count || !Policy::in_vo(plan, d[u]))
             continue;
         float m = merging[u].top, l = merging[u].l;
-        const float fade = Policy::finish(run, head[u], any, &m, &l);
+        const float fade = Policy::finish(run, head[u], &m, &l);
         const RowOut out = row_out(run, units[u].merge.row_begin + row[u], head[u], false);
         joined = make_float2(joined.x * fade, joined.y * fade);
         row_store<T>(plan, out, d[u] + upper * 2, joined, m, sum_stored(l, any, false));
@@ -197,7 +197,7 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
         if (!Policy::in_vo(plan, d))
             continue;
         float m = merging.top, l = merging.l;
-        const float fade = Policy::finish(run, head, any, &m, &l);
+        const float fade = Policy::finish(run, head, &m, &l);
         row_store<T>(plan, out, d + upper * 2, make_float2(joined.x * fade, joined.y * fade), m,
                      sum_stored(l, any, false));
     }

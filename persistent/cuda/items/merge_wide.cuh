@@ -112,7 +112,7 @@ template <typename T, int D, typename Policy> struct MergeWide {
             const uint32_t head = kv_head * plan.group + at.rest;
             const float base = sum.top == -INFINITY ? 0.0f : sum.top;
             float m = sum.top, l = sum.l;
-            const float fade = Policy::finish(run, head, sum.sees, &m, &l);
+            const float fade = Policy::finish(run, head, &m, &l);
             l = sum_stored(l, sum.sees, false);
             const float scale = l == 0.0f ? 0.0f : __fdividef(fade, l);
             const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);

@@ -10,6 +10,18 @@
 namespace attnd
 {
 
+/* Packed row @r of an item: which of its query rows, and of which query head. */
+struct PackedRow {
+    uint32_t token, head;
+};
+
+__device__ __forceinline__ PackedRow packed_row(const Item &item, uint32_t r)
+{
+    const ActiveRun *run = item.run;
+    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+    return {at.quotient, item.kv_head * run->plan.group + at.rest};
+}
+
 /* The sum of a row's weights, as it is stored: 0 only where the row sees no key. If all keys it
  * sees are at -inf the weights are 0 / 0; a part of such a row says so by a sum without a maximum,
  * which counts for nothing beside other parts. */

@@ -152,8 +152,13 @@ struct DecodeWalk {
             const bool computes = block >= 0;
             if (block == int32_t(warp) && !begin())
                 break;
-            if (computes && block >= end)
+            if (computes && block >= end) {
+                if (block == int32_t(warp)) { /* none at all: O^T will lie where Q still comes to */
+                    cp_async_wait<0>();
+                    __syncwarp();
+                }
                 break;
+            }
             float s[1][N][4];
             uint32_t p[1][N][2], at[1] = {slots + ring->slot * decode_block_bytes<D, Policy>};
             const int32_t token[1] = {item.kv_begin + int32_t(lane / 4) + block * decode_block};

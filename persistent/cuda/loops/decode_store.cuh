@@ -42,16 +42,6 @@ template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item
     }
 }
 
-/* Policy::finish() of packed row @r. */
-template <typename Policy>
-__device__ __forceinline__ float decode_finish(const Item &item, uint32_t r, bool sees, float *m,
-                                               float *l)
-{
-    const ActiveRun *run = item.run;
-    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
-    return Policy::finish(run, item.kv_head * run->plan.group + at.rest, sees, m, l);
-}
-
 /* The warps' states become one: o and lse, or a partial. A warp for 64 dims of a row, a lane for
  * two of them; each makes all weights for itself, which takes less than to hand them round. outs:
  * [warps][columns] rows of O^T, states: [warps][columns] of m and l. All consumers. A call, so that
@@ -92,7 +82,7 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             continue;
         sum = make_float2(sum.x * Policy::out_scale(item), sum.y * Policy::out_scale(item));
         if (!partial) {
-            const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
+            const float fade = Policy::finish(item.run, packed_row(item, column).head, &top, &l);
             sum = make_float2(sum.x * fade, sum.y * fade);
             row_store<T>(item.run->plan, out, d, sum, top, sum_stored(l, out.sees, false));
             continue;

@@ -351,7 +351,7 @@ template <typename T, typename Policy> struct Latent {
             state.m[i] = -INFINITY;
             state.l[i] = 0.0f;
             state.end[i] = r < item.packed_rows
-                               ? visible_end(item, item.tile.row_begin + r / item.run->plan.group)
+                               ? visible_end(item, item.tile.row_begin + packed_row(item, r).token)
                                : item.kv_begin;
         }
 #pragma unroll
@@ -553,8 +553,8 @@ template <typename T, typename Policy> struct Latent {
         barrier_arrive_warp(&bars->q_empty);
     }
 
-    /* False in all consumers if a result is not finite in any: see Prefill::finite(). */
-    __device__ __forceinline__ bool finite() const
+    /* False in all consumers if a result is not right in any: see Prefill::finite(). */
+    __device__ __forceinline__ bool finite(const bool (&sees)[2]) const
     {
         float probe = state.l[0] + state.l[1];
 #pragma unroll
@@ -562,7 +562,9 @@ template <typename T, typename Policy> struct Latent {
 #pragma unroll
             for (int i = 0; i < LatentShape::out_columns / 2; i++)
                 probe = fmaf(state.o[part][i], 0.0f, probe);
-        return !consumers_any(!isfinite(probe));
+        const bool less =
+            (sees[0] && state.l[0] < least_sum) || (sees[1] && state.l[1] < least_sum);
+        return !consumers_any(less || !isfinite(probe));
     }
 
     /* One item, by both consumer warpgroups. */
@@ -579,8 +581,10 @@ template <typename T, typename Policy> struct Latent {
             blocks_of(item, rows, blocks, scale);
             q_count++;
             join_sums(first_row);
-            if (finite())
-                store_rows<T, dim, Policy>(item, state, 0, first_row, group * columns);
+            bool sees[2];
+            rows_see<dim, Policy>(item, state, first_row, sees);
+            if (finite(sees))
+                store_rows<T, dim, Policy>(item, state, sees, 0, first_row, group * columns);
             else
                 attend_naive<T, dim, Policy>(item, rows + warp,
                                              min(rows + latent_rows, item.packed_rows),

@@ -28,7 +28,7 @@ __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint
     const uint32_t dim = Policy::template dim_vo<D>(plan);
     const float scale = Policy::out_scale(item);
     if (item.tile.partial == ATTND_NONE) {
-        const float fade = Policy::finish(run, head, sees, &m, &l) * scale;
+        const float fade = Policy::finish(run, head, &m, &l) * scale;
         l = sum_stored(l, sees, false);
         T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_pitch.row +
                  int64_t(head) * plan.o_pitch.head;

@@ -15,7 +15,6 @@
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_CUH
 
-#include "persistent/cuda/loops/naive.cuh"
 #include "persistent/cuda/loops/prefill_join.cuh"
 #include "persistent/cuda/machine/wgmma.cuh"
 
@@ -65,22 +64,23 @@ issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4],
                 v.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
 }
 
-/* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block. Both
- * warpgroups read them, so both wait. */
-template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid)
+/* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block. By all
+ * @threads that read them, which then wait for each other by @sync. */
+template <int D, typename Sync>
+__device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid, int threads, Sync sync)
 {
     using Shape = PrefillShape<D>;
     constexpr int chunks = D / 8;
     if (rows_valid < Shape::keys) {
         int from = rows_valid > 0 ? rows_valid : 0;
-        for (int at = from * chunks + int(consumer_thread()); at < Shape::keys * chunks;
-             at += consumer_threads)
+        for (int at = from * chunks + int(consumer_thread()) % threads; at < Shape::keys * chunks;
+             at += threads)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
                              v + place_in_block<D, true>(at / chunks, at % chunks)),
                          "r"(0)
                          : "memory");
         fence_proxy_async();
-        consumers_sync();
+        sync();
     }
 }
 
@@ -290,7 +290,8 @@ template <typename T, int D, typename Policy> struct Prefill {
         if (item.tile.partial != ATTND_NONE)
             return nullptr;
         WorkSlot *next = work_peek(work, number + 1);
-        bool fits = next && next->path == path_prefill && prefill_blocks<D>(next->item) > 0;
+        bool fits = next && next->path == path_prefill && prefill_blocks<D>(next->item) > 0 &&
+                    !takes_few<D>(next->item);
         return group_any(!fits, group) ? nullptr : next;
     }
 
@@ -322,40 +323,6 @@ template <typename T, int D, typename Policy> struct Prefill {
         leave_v(now);
     }
 
-    /* False in all threads of the group if a result is not finite: the rows then go the naive way,
-     * because a product with a zero probability cannot hide a NaN that the row does not see. */
-    __device__ __forceinline__ bool finite() const
-    {
-        float probe = state.l[0] + state.l[1];
-#pragma unroll
-        for (int part = 0; part < Shape::out_parts; part++)
-#pragma unroll
-            for (int i = 0; i < Shape::out_columns / 2; i++)
-                probe = fmaf(state.o[part][i], 0.0f, probe);
-        return !group_any(!isfinite(probe), group);
-    }
-
-    /* The rows of @item this thread owns, from @first_row on. */
-    __device__ __forceinline__ void begin_rows(const Item &item, uint32_t first_row)
-    {
-        Policy::rows(item, first_row - threadIdx.x % 32 / 4);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t r = first_row + half * 8;
-            state.m[half] = -INFINITY;
-            state.l[half] = 0.0f;
-            state.end[half] =
-                r < item.packed_rows
-                    ? visible_end(item, item.tile.row_begin + r / item.run->plan.group)
-                    : item.kv_begin;
-        }
-#pragma unroll
-        for (int part = 0; part < Shape::out_parts; part++)
-#pragma unroll
-            for (int i = 0; i < Shape::out_columns / 2; i++)
-                state.o[part][i] = 0.0f;
-    }
-
     /* All blocks of @item but for the last products. */
     __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
@@ -371,7 +338,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         look_ahead();
         wait_kv(bars->v_full, count);
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
-                     item.kv_end - first);
+                     item.kv_end - first, consumer_threads, consumers_sync);
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
@@ -418,13 +385,12 @@ template <typename T, int D, typename Policy> struct Prefill {
     /* One item, by both consumer warpgroups. Return: the next item's slot, if it has been begun. */
     __device__ __forceinline__ WorkSlot *compute(const Item &item, WorkSlots *work, uint32_t number)
     {
-        const uint32_t warp = consumer_thread() / 32 % 4;
-        const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
+        const uint32_t first_row = consumer_thread() / 32 * 16 + threadIdx.x % 32 / 4;
         const float scale = Policy::unit(item.run->plan);
         const int32_t blocks = prefill_blocks<D>(item);
         WorkSlot *next = nullptr;
 
-        begin_rows(item, first_row);
+        rows_begin<D, Policy>(item, state, first_row);
         if (!overlaps || !ahead) {
             gathered = item.run->box_rows == 0;
             wait_q();
@@ -438,28 +404,15 @@ template <typename T, int D, typename Policy> struct Prefill {
                 next = next_work(item, work, number);
             end(next);
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 1);
-            state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
-        }
+        rows_sum(state);
         const uint32_t q = shared + q_here * Shape::q_bytes;
-        if (finite()) {
-            if (uniform(item.tile.parts_alone))
-                store_joined<T, D, Policy>(item, state, q, first_row);
-            else
-                store_rows<T, D, Policy>(item, state, q, first_row);
-        } else {
-            const uint32_t rows = group * 64;
-            attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
-            if (item.tile.parts_alone)
-                join_stored<T, D, Policy>(item, q, first_row, group);
-            if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
+        rows_end<T, D, Policy>(item, state, q, first_row, group, [&] {
+            if (overlaps && next) { /* once more, out of turn */
                 wgmma_fence();
                 issue_k(q_at(), k_at(count));
                 wgmma_wait<0>();
             }
-        }
+        });
         if (overlaps && next)
             leave_k(count);
         else

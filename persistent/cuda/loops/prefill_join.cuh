@@ -14,6 +14,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_JOIN_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_JOIN_CUH
 
+#include "persistent/cuda/loops/naive.cuh"
 #include "persistent/cuda/loops/prefill_rows.cuh"
 
 namespace attnd
@@ -44,7 +45,7 @@ __device__ __forceinline__ void rows_add(const Item &item, RowState<D> &state, b
         const uint32_t r = first_row + half * 8;
         if (r >= item.packed_rows)
             continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const auto [token, head] = packed_row(item, r);
         const uint64_t at = uint64_t(partial + token) * plan.heads_q + head;
         const float *values =
             run->outputs + at * Policy::template dim_vo<D>(plan) + threadIdx.x % 4 * 2;
@@ -123,15 +124,29 @@ __device__ __forceinline__ bool rows_join(const Item &item, RowState<D> &state, 
 
 /* The rows of such a part, and what comes of them. @q: as for store_whole(). */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void store_joined(const Item &item, RowState<D> &state, uint32_t q,
-                                             uint32_t first_row)
+__device__ __forceinline__ void store_joined(const Item &item, RowState<D> &state, bool (&sees)[2],
+                                             uint32_t q, uint32_t first_row)
 {
-    bool sees[2];
-    rows_see<D, Policy>(item, state, first_row, sees);
     const float scale = Policy::out_scale(item);
     scale_o<D>(state, {scale, scale});
     if (rows_join<T, D, Policy>(item, state, sees, first_row))
         store_whole<T, D, Policy>(item, state, sees, 1.0f, q, first_row);
+}
+
+/* False in all threads of a warpgroup if a result is not finite, or has too small a sum. */
+template <int D>
+__device__ __forceinline__ bool rows_right(const RowState<D> &state, const bool (&sees)[2],
+                                           uint32_t group)
+{
+    using Shape = PrefillShape<D>;
+    float probe = state.l[0] + state.l[1];
+#pragma unroll
+    for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+        for (int i = 0; i < Shape::out_columns / 2; i++)
+            probe = fmaf(state.o[part][i], 0.0f, probe);
+    const bool less = (sees[0] && state.l[0] < least_sum) || (sees[1] && state.l[1] < least_sum);
+    return !group_any(less || !isfinite(probe), group);
 }
 
 /* The same of rows that another loop has stored as a partial. A call: its accumulators are its own.
@@ -147,6 +162,28 @@ __device__ __noinline__ void join_stored(const Item &item, uint32_t q, uint32_t 
     rows_add<D, Policy>(item, state, sees, item.tile.partial, first_row, false);
     if (rows_join<T, D, Policy>(item, state, sees, first_row))
         store_whole<T, D, Policy>(item, state, sees, 1.0f, q, first_row);
+}
+
+/* The end of an item's rows. Rows that are not right go the naive way, because a product with a
+ * zero probability cannot hide a NaN that the row does not see. @q: shared memory of the item's Q,
+ * which nobody reads any more; @after: behind calls, which keep no accumulators. All consumers. */
+template <typename T, int D, typename Policy, typename After>
+__device__ __forceinline__ void rows_end(const Item &item, RowState<D> &state, uint32_t q,
+                                         uint32_t first_row, uint32_t group, After after)
+{
+    bool sees[2];
+    rows_see<D, Policy>(item, state, first_row, sees);
+    if (!rows_right<D>(state, sees, group)) {
+        const uint32_t rows = group * 64, warp = consumer_thread() / 32 % 4;
+        attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
+        if (item.tile.parts_alone)
+            join_stored<T, D, Policy>(item, q, first_row, group);
+        after();
+    } else if (uniform(item.tile.parts_alone)) {
+        store_joined<T, D, Policy>(item, state, sees, q, first_row);
+    } else {
+        store_rows<T, D, Policy>(item, state, sees, q, first_row);
+    }
 }
 
 } // namespace attnd

@@ -23,6 +23,38 @@ template <int D> struct RowState {
     int32_t end[2]; /* keys below are visible */
 };
 
+/* The rows of @item that a thread owns, from @first_row on. */
+template <int D, typename Policy>
+__device__ __forceinline__ void rows_begin(const Item &item, RowState<D> &state, uint32_t first_row)
+{
+    using Shape = PrefillShape<D>;
+    Policy::rows(item, first_row - threadIdx.x % 32 / 4);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t r = first_row + half * 8;
+        state.m[half] = -INFINITY;
+        state.l[half] = 0.0f;
+        state.end[half] = r < item.packed_rows
+                              ? visible_end(item, item.tile.row_begin + packed_row(item, r).token)
+                              : item.kv_begin;
+    }
+#pragma unroll
+    for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+        for (int i = 0; i < Shape::out_columns / 2; i++)
+            state.o[part][i] = 0.0f;
+}
+
+/* l of all columns of a row. */
+template <int D> __device__ __forceinline__ void rows_sum(RowState<D> &state)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 1);
+        state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
+    }
+}
+
 /* The largest of the four lanes that share a row. */
 __device__ __forceinline__ float row_max(float value)
 {
@@ -33,12 +65,11 @@ __device__ __forceinline__ float row_max(float value)
 /* Scores to probabilities, exactly: with the maximum of each row moved where it must be, and a mask
  * if there is one. fade: what o and l are to be scaled by. Without a mask a maximum of -inf comes
  * from the data; it makes NaN, which the check at the end of the item sees. */
-template <int D>
-__device__ __forceinline__ void softmax_exact(RowState<D> &state,
-                                              float (&s)[PrefillShape<D>::keys / 2], float scale,
+template <int D, int count>
+__device__ __forceinline__ void softmax_exact(RowState<D> &state, float (&s)[count], float scale,
                                               int32_t first, float (&fade)[2])
 {
-    constexpr int keys = PrefillShape<D>::keys;
+    constexpr int keys = 2 * count;
     const int32_t column = first + int32_t(threadIdx.x % 4 * 2);
 #pragma unroll
     for (int j = 0; j < keys / 8; j++)
@@ -174,7 +205,7 @@ template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    uint32_t token = r / plan.group, head = item.kv_head * plan.group + r - token * plan.group;
+    const auto [token, head] = packed_row(item, r);
     return reinterpret_cast<T *>(run->o) +
            (int64_t(item.tile.row_begin) + token) * plan.o_pitch.row + head * plan.o_pitch.head;
 }
@@ -227,7 +258,7 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
         const uint32_t r = first_row + half * 8, c = column + threadIdx.x % 4 * 2;
         if (r >= item.packed_rows)
             continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const auto [token, head] = packed_row(item, r);
         T *out = o_row<T>(item, r) + c;
         float *wide =
             run->outputs +
@@ -252,6 +283,12 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
     }
 }
 
+/* A row that sees a key has this sum of weights or more, if floats can tell its scores apart: its
+ * largest score has a weight of 1. Where scores are beyond 2^24 (as exponents of 2), the product
+ * that becomes an exponent and the maximum it is relative to are rounded apart by more than that.
+ */
+constexpr float least_sum = 0.5f;
+
 /* Whether the rows of this thread see a key. */
 template <int D, typename Policy>
 __device__ __forceinline__ void rows_see(const Item &item, const RowState<D> &state,
@@ -260,7 +297,7 @@ __device__ __forceinline__ void rows_see(const Item &item, const RowState<D> &st
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         sees[half] = state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
-        const uint32_t token = (first_row + half * 8) / item.run->plan.group;
+        const uint32_t token = packed_row(item, first_row + half * 8).token;
         if (sees[half] && state.l[half] == 0.0f &&
             !Policy::shows_any(item, item.tile.row_begin + token))
             sees[half] = false;
@@ -282,7 +319,7 @@ __device__ __forceinline__ void store_partial(const Item &item, const RowState<D
         const uint32_t r = first_row + half * 8;
         if (threadIdx.x % 4 || r >= item.packed_rows || column)
             continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const auto [token, head] = packed_row(item, r);
         const uint64_t at = uint64_t(partial + token) * plan.heads_q + head;
         *reinterpret_cast<float2 *>(run->states + at * 2) = make_float2(
             sees[half] ? state.m[half] : -INFINITY, sum_stored(state.l[half], sees[half], true));
@@ -303,10 +340,10 @@ __device__ __forceinline__ void store_whole(const Item &item, const RowState<D> 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t r = first_row + half * 8;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const auto [token, head] = packed_row(item, r);
         float l = state.l[half], m = state.m[half], fade = 1.0f;
         if (r < item.packed_rows)
-            fade = Policy::finish(run, head, sees[half], &m, &l);
+            fade = Policy::finish(run, head, &m, &l);
         l = sum_stored(l, sees[half], false);
         inverse[half] = scale * (l == 0.0f ? 0.0f : __fdividef(fade, l));
         if (threadIdx.x % 4 || r >= item.packed_rows || column || !run->lse)
@@ -327,11 +364,10 @@ __device__ __forceinline__ void store_whole(const Item &item, const RowState<D> 
 
 /* One of the two, of an item that nobody else's rows are added to here. */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, uint32_t column = 0)
+__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state,
+                                           const bool (&sees)[2], uint32_t q, uint32_t first_row,
+                                           uint32_t column = 0)
 {
-    bool sees[2];
-    rows_see<D, Policy>(item, state, first_row, sees);
     const float scale = Policy::out_scale(item);
     if (item.tile.partial != ATTND_NONE)
         store_partial<T, D, Policy>(item, state, sees, scale, item.tile.partial, first_row, column);

@@ -74,6 +74,18 @@ __device__ __forceinline__ void store_shared16(uint32_t address, uint64_t first,
                  : "memory");
 }
 
+__device__ __forceinline__ void store_shared_address(uint32_t address, uint64_t value)
+{
+    asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
+}
+
+/* Two of them; says nothing of memory, as below. */
+__device__ __forceinline__ void load_shared_addresses(uint64_t &first, uint64_t &second,
+                                                      uint32_t address)
+{
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "r"(address));
+}
+
 /* Says nothing of memory: of what other lanes stored in front of a __syncwarp(). */
 __device__ __forceinline__ uint64_t load_shared8(uint32_t address)
 {

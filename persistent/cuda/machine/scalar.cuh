@@ -61,6 +61,14 @@ __device__ __forceinline__ uint32_t lane_anew()
     return lane;
 }
 
+/* Likewise this thread. */
+__device__ __forceinline__ uint32_t thread_anew()
+{
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 __device__ __forceinline__ uint64_t clock_ns()
 {
     uint64_t value;

@@ -47,6 +47,16 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+/* Behind a wait for them: nothing that reads these accumulators is moved in front of it. The wait
+ * itself does not say which they are, and where nvcc moves a read, ptxas serialises all products.
+ */
+template <int count> __device__ __forceinline__ void wgmma_settled(float (&d)[count])
+{
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
 template <typename T, int N> struct Wgmma;
 
 /* The accumulator D as operands of an instruction: their numbers in its text, and the registers. */

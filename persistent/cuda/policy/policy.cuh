@@ -225,9 +225,9 @@ struct Plain {
     {
     }
 
-    /* A row of head @head ends, with m and l of all its keys; @sees: any. Return: what o is
-     * multiplied with. */
-    __device__ static float finish(const ActiveRun *, uint32_t, bool, float *, float *)
+    /* A row of head @head ends, with m and l of all its keys: -inf and 0, if it sees none. Return:
+     * what o is multiplied with. */
+    __device__ static float finish(const ActiveRun *, uint32_t, float *, float *)
     {
         return 1.0f;
     }

@@ -545,12 +545,11 @@ struct Varied {
         }
     }
 
-    /* A sink is a key without a value that every row sees which sees any. */
-    __device__ static float finish(const ActiveRun *run, uint32_t head, bool sees, float *m,
-                                   float *l)
+    /* A sink is a key without a value that every row sees, also one that sees no other. */
+    __device__ static float finish(const ActiveRun *run, uint32_t head, float *m, float *l)
     {
         const float v_scale = run->plan.v_scale;
-        if (!run->sinks || !sees)
+        if (!run->sinks)
             return v_scale;
         const float sink = __ldcg(run->sinks + head) * log2_e, top = fmaxf(*m, sink);
         if (sink == -INFINITY)

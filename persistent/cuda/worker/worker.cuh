@@ -16,6 +16,7 @@
 #include "persistent/cuda/items/merge_state.cuh"
 #include "persistent/cuda/loops/decode.cuh"
 #include "persistent/cuda/loops/latent.cuh"
+#include "persistent/cuda/loops/prefill_few.cuh"
 #include "persistent/cuda/loops/staged.cuh"
 #include "persistent/cuda/worker/fetch.cuh"
 
@@ -184,6 +185,15 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
+        if constexpr (D <= 128) {
+            if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
+                few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
+                if (!slot->item.tile.parts_alone)
+                    merge_arrive<T, D, Policy>(slot->item);
+                work_leave(work, number);
+                continue;
+            }
+        }
         if (path == path_prefill) {
             number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
             continue;
@@ -294,9 +304,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         if (first_item<D> != 0)
             barrier_arrive(&work->full[warmup % work_slots], 1);
         fence_barrier_init();
-    } else if (first_item<D> != 0 && warp == 1) {
-        warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
-                       resident->spoilt[blockIdx.x % warmup_places]);
+    } else if (warp == 1) {
+        if constexpr (first_item<D> != 0)
+            warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
+                           resident->spoilt[blockIdx.x % warmup_places]);
     } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;

@@ -8,13 +8,13 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
         echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
             "--device-memory-max= --execute= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
             "--log-level= --loop=" \
-            "--memory-max= --metrics= --modules= --prefix-blocks= --quiet --rates= --reserve= --residency= --scratch= --sms=" \
+            "--memory-max= --metrics= --modules= --peer= --prefix-blocks= --quiet --rates= --reserve= --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
         ;;
     attnd-replay)
         echo "--attnd= --batch= --cache= --chunk= --compare= --dtype= --engines= --head-dim=" \
             "--heads= --json= --layers= --limit= --max-context= --mode= --page-size= --pool-mib=" \
-            "--prefill-engines= --route= --samples= --seed= --skip-bad --socket= --spawn" \
+            "--prefill-engines= --route= --samples= --seed= --services= --skip-bad --socket= --spawn" \
             "--time-scale= --trace= --version $help"
         ;;
     attnd-variant) echo "--help --list --modules= --version" ;;
@@ -27,7 +27,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     esac
 }
 
-_attnd_commands='status top latency ping monitor trace kill metrics weight prefix doctor'
+_attnd_commands='status top latency ping monitor trace kill metrics weight prefix peers doctor'
 
 _attnd_sessions() {
     attnctl status --json 2>/dev/null | grep -o '"session":[0-9]*' | grep -o '[0-9]*'

@@ -35,6 +35,7 @@ _attnd_daemon() {
         '--log-level=[what is logged]:level:(error warning info debug)' \
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
+        '*--peer=[bring pages from this service]:name=path: ' \
         '--metrics=[serve metrics there]:path or 127.0.0.1\:port:_files' \
         '--modules=[kernels that the CUDA worker was built without]:directory:_files -/' \
         '--prefix-blocks=[blocks of all prefix trees]:number' \
@@ -73,6 +74,7 @@ _attnd_replay() {
         '--route=[which engine gets a request]:route:(prefix turns)' \
         '--samples=[rows of every step that are checked]:number' \
         '--seed=[of all that is drawn]:number' \
+        '--services=[one, or two of which one brings pages from the other]:number:(1 2)' \
         '--skip-bad[leave out lines that cannot be read]' \
         '--spawn[start a private attnd]' \
         "--time-scale=[stretch the trace's time]:factor" \
@@ -81,7 +83,7 @@ _attnd_replay() {
 
 _attnctl_command() {
     case $words[1] in
-    status | latency | ping | prefix | doctor) _arguments -s $help $at $as_json ;;
+    status | latency | ping | prefix | peers | doctor) _arguments -s $help $at $as_json ;;
     metrics) _arguments -s $help $at ;;
     kill) _arguments -s $help $at '1:session:_attnd_sessions' ;;
     weight) _arguments -s $help $at '1:session:_attnd_sessions' '2:weight' ;;
@@ -117,6 +119,7 @@ _attnctl() {
         'metrics:numbers as text for Prometheus'
         'weight:how much of the worker a session gets'
         'prefix:the prefix trees'
+        'peers:other services that pages are brought from, or lent to'
         'doctor:what this machine lacks for the service'
     )
     if ((CURRENT == 2)); then

@@ -240,18 +240,34 @@ static void kill_children(void)
         (void)fclose(children);
 }
 
-/* The daemon is gone: its worker and what a test forked must have ended, or be ended. Return: 1 if
- * they did it by themselves. */
-static int orphans_end(void)
+static int others_run(const struct harness *harness)
 {
+    int others = 0;
+
+    for (int i = 0; i < HARNESSES_MAX; i++)
+        others |= running[i] && running[i] != harness && running[i]->daemon > 0;
+    return others;
+}
+
+/* The daemon of @group is gone: its worker must have ended, and so must what a test forked, unless
+ * another service runs that it may belong to; or they are ended. Return: 1 if they did it by
+ * themselves. */
+static int orphans_end(const struct harness *harness, pid_t group)
+{
+    const int others = others_run(harness);
     int rc, status;
 
-    while ((rc = harness_reap(-1, STOP_MS, &status)) > 0)
+    if (others && group <= 0)
+        return 1;
+    while ((rc = harness_reap(others ? -group : -1, STOP_MS, &status)) > 0)
         ;
     if (rc < 0)
         return 1;
-    kill_children();
-    while (harness_reap(-1, STOP_MS, &status) > 0)
+    if (others)
+        kill(-group, SIGKILL);
+    else
+        kill_children();
+    while (harness_reap(others ? -group : -1, STOP_MS, &status) > 0)
         ;
     return 0;
 }
@@ -297,7 +313,8 @@ void harness_stop(struct harness *harness)
 
     if (!harness->directory[0])
         return;
-    const int in_time = end_daemon(harness, &status), alone = orphans_end();
+    const pid_t group = harness->daemon;
+    const int in_time = end_daemon(harness, &status), alone = orphans_end(harness, group);
     if (!in_time || !alone || status != 0)
         print_log(harness);
     clean_up(harness);

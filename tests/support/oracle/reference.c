@@ -285,8 +285,11 @@ static void attend_query(const struct reference_batch *batch,
         batch->lse_error[index] = 0;
     }
     score_keys(batch, q, query, scale, seen);
-    if (seen->count == 0)
+    if (seen->count == 0) { /* the denominator is the sink's alone */
+        if (variant->sinks)
+            *lse = (double)variant->sinks[query->head] / (batch->lse_ln ? 1 : log(2));
         return;
+    }
 
     const double max = weigh_keys(batch, query, seen, &sum);
     for (size_t n = 0; n < seen->count; n++)

@@ -67,8 +67,8 @@ struct reference_batch {
  * @lse: receives [rows][heads_q]
  *
  * Threads: one.
- * A row that sees nothing: o = 0, lse = -inf, whatever its sink. NaN and infinity among visible
- * keys act as fp64 arithmetic has it; what a query does not see is not read.
+ * A row that sees nothing: o = 0, lse = -inf, or its sink where its head has one. NaN and infinity
+ * among visible keys act as fp64 arithmetic has it; what a query does not see is not read.
  */
 void reference_attend(const struct reference_batch *batch, double *o, double *lse);
 

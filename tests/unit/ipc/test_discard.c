@@ -4,9 +4,12 @@
 #include "tests/support/harness/slow_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -62,6 +65,43 @@ static void all_of_them_are_closed(void **state)
         assert_false(is_open(fds[i]));
     assert_true(is_open(fds[4]));
     close(fds[4]);
+}
+
+/* Descriptors that come behind other words of a datagram are found, too: SO_PASSCRED puts the
+ * sender's name in front of them. */
+static void what_travels_behind_the_senders_name_is_closed(void **state)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    int ends[2], sockets[2];
+    const int yes = 1;
+    char byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof(control.bytes)};
+    (void)state;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+    assert_int_equal(setsockopt(sockets[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)), 0);
+#ifdef SO_PASSPIDFD
+    (void)setsockopt(sockets[0], SOL_SOCKET, SO_PASSPIDFD, &yes, sizeof(yes));
+#endif
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.header), &ends[1], sizeof(int));
+    assert_int_equal(sendmsg(sockets[1], &message, 0), 1);
+    close(ends[1]);
+    close(sockets[1]);
+    attnd_discard(1, &sockets[0], 1);
+    struct pollfd hung_up = {.fd = ends[0]};
+    assert_int_equal(poll(&hung_up, 1, 10000), 1); /* nobody has the other end any more */
+    assert_true(hung_up.revents & POLLHUP);
+    close(ends[0]);
 }
 
 static int null_device(void)
@@ -146,6 +186,7 @@ int main(void)
         cmocka_unit_test(a_socket_that_lingers_makes_nobody_wait),
         cmocka_unit_test(a_socket_that_travels_in_another_does_not_linger),
         cmocka_unit_test(all_of_them_are_closed),
+        cmocka_unit_test(what_travels_behind_the_senders_name_is_closed),
         cmocka_unit_test(a_file_that_never_closes_holds_up_its_owner_and_nobody_else),
         cmocka_unit_test(an_owner_is_full_when_too_many_of_its_files_wait),
         cmocka_unit_test(what_its_owner_has_no_room_for_is_closed_all_the_same),

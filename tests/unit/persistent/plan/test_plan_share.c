@@ -318,7 +318,12 @@ static void an_advance_into_shared_keys_is_planned_again_without_them(void **sta
     const uint64_t version = attnd_plan_head(c.plan)->set_version;
     kv_len[7] = 8192;
     assert_true(attnd_planner_unshares(c.plan, &view));
-    assert_int_equal(attnd_planner_unshare(c.plan, &view, c.pool.pages, &fault), 0);
+    assert_int_equal(attnd_planner_build_unshared(c.plan, &view, c.pool.pages, &fault), 0);
+    assert_int_equal(attnd_plan_head(c.plan)->set_version, version);
+    attnd_planner_drop(c.plan);
+    assert_true(attnd_planner_unshares(c.plan, &view));
+    assert_int_equal(attnd_planner_build_unshared(c.plan, &view, c.pool.pages, &fault), 0);
+    attnd_planner_write_unshared(c.plan, &view);
     assert_int_equal(attnd_plan_found(c.plan).shared_groups, 0);
     assert_int_equal(attnd_plan_shared_entries(c.plan), 0);
     assert_int_equal(attnd_plan_head(c.plan)->entries, 64);

@@ -167,12 +167,12 @@ static void an_item_that_is_stopped_is_not_done(void **state)
     queue(0);
     queue(1);
     queue(0); /* which waits already */
-    attnd_work_stop(&works, &item[0].work);
-    attnd_work_stop(&works, &item[0].work);
+    attnd_work_stop(&item[0].work);
+    attnd_work_stop(&item[0].work);
     turns(1);
     assert_int_equal(item[0].done, 0);
     assert_true(item[1].done > 0);
-    attnd_work_stop(&works, &item[1].work);
+    attnd_work_stop(&item[1].work);
     assert_null(works.waiting);
     assert_int_equal(account[0].user->waiting, 0);
 }

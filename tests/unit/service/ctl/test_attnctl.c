@@ -45,7 +45,7 @@ static void numbers_strings_and_lists_are_printed_as_such(void **state)
               "\"sessions\":[{\"session\":3,\"share\":0.5,\"dying\":true,\"quota_used\":[]},"
               "{\"session\":3,\"share\":0.5,\"dying\":true,\"quota_used\":[]}],"
               "\"pools\":[],\"faults\":[],\"settings\":[],"
-              "\"quotas\":[],\"users\":[]}\n");
+              "\"quotas\":[],\"users\":[],\"peers\":[]}\n");
     free(text);
 }
 

@@ -353,7 +353,7 @@ static void a_ticket_outlives_its_giver_and_is_claimed_once(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[3];
     assert_int_equal(attnd_lease_alloc(&giver, 3, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&one, &giver, pages, 3, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &giver, pages, 3, 60000, 0, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_int_equal(giver.held_count, 0);
     detach(&giver);
@@ -378,7 +378,7 @@ static void what_is_not_held_cannot_be_offered(void **state)
     int32_t pages[2] = {0, 0};
     assert_int_equal(attnd_lease_alloc(&a, 1, pages, NULL), 0);
     pages[1] = pages[0];
-    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 60000, &ticket, &fault),
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 60000, 0, &ticket, &fault),
                      -ATTND_E_NOT_LEASED);
     assert_int_equal(a.held_count, 1);
     assert_int_equal(pool.refs, 1);
@@ -399,7 +399,7 @@ static void an_unclaimed_ticket_gives_its_pages_back(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[2];
     assert_int_equal(attnd_lease_alloc(&a, 2, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 20, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 20, 0, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_non_null(
         attnd_loop_watch_timer(service.loop, attnd_clock_ns() + 60000000u, stop, service.loop));
@@ -418,15 +418,15 @@ static void a_session_may_have_half_of_the_tickets_and_a_user_all(void **state)
     const struct attnd_ticket *ticket;
     struct attnd_fault fault = {0};
     for (uint32_t i = 0; i < half; i++)
-        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.field, ATTND_F_TICKET);
     assert_int_equal(fault.value, half + 1);
     assert_int_equal(fault.limit, half);
     for (uint32_t i = 0; i < half; i++)
-        assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault),
+        assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, 0, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(service.used[ATTND_QUOTA_TICKETS], ATTND_TICKETS_MAX);
     detach(&a);
@@ -443,21 +443,21 @@ static void a_user_among_several_may_have_half_of_the_tickets(void **state)
     service.options.allow_uids_count = 2;
     two.uid = OTHER_UID;
     for (uint32_t i = 0; i < quarter; i++)
-        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.limit, quarter);
     one.id = 11; /* the next session of the same user */
     memset(one.used, 0, sizeof(one.used));
     for (uint32_t i = 0; i < quarter; i++)
-        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
     one.id = 12;
     memset(one.used, 0, sizeof(one.used));
-    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.value, 2 * quarter + 1);
     assert_int_equal(fault.limit, 2 * quarter);
-    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
     detach(&a);
 }
 
@@ -471,9 +471,9 @@ static void pages_of_a_ticket_are_memory_of_its_giver(void **state)
     const uint64_t bytes = sizeof(*ticket) + sizeof(pages);
     service.options.daemon_memory_max_bytes = 2 * bytes + 2; /* half is a session's */
     assert_int_equal(attnd_lease_alloc(&a, 3, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 3, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 3, 60000, 0, &ticket, &fault), 0);
     assert_int_equal(one.used[ATTND_QUOTA_DAEMON], bytes);
-    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.field, ATTND_F_DAEMON_MEMORY);
     assert_int_equal(fault.value, bytes + sizeof(*ticket));
@@ -481,7 +481,7 @@ static void pages_of_a_ticket_are_memory_of_its_giver(void **state)
     assert_int_equal(one.used[ATTND_QUOTA_TICKETS], 1);
     attnd_ticket_claim(attnd_ticket_find(&service, ticket->secret), &a);
     assert_int_equal(one.used[ATTND_QUOTA_DAEMON], 0);
-    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, 0, &ticket, &fault), 0);
     detach(&a);
 }
 

@@ -1,0 +1,26 @@
+/*
+ * made_message.h - a message of the schema out of choices, instead of bytes.
+ *
+ * protobuf-c is a library without coverage counters, so bytes alone would seldom become a message.
+ * This walks over the schema's own descriptors and writes fields, mostly of the right kind, at any
+ * depth.
+ */
+#ifndef ATTND_TESTS_FUZZ_MADE_MESSAGE_H
+#define ATTND_TESTS_FUZZ_MADE_MESSAGE_H
+
+#include "tests/support/rigs/plan_case.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+#define MADE_BYTES 16384u
+
+struct made_message {
+    uint8_t bytes[MADE_BYTES];
+    size_t size;
+};
+
+/** made_message() - of @descriptor's type, packed, as @source chooses. */
+void made_message(struct made_message *to, struct case_source *source,
+                  const ProtobufCMessageDescriptor *descriptor);
+
+#endif
