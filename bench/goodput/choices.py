@@ -149,7 +149,7 @@ def points(budget, mixed=True):
     most = budget - counts[-1]
     chunks = [(0, 0)]
     for rows in sorted({max(2, most // 8), max(2, most // 2), most}):
-        chunks += [(rows, keys) for keys in (budget, budget + 2048)]
+        chunks += [(rows, keys) for keys in (budget, 4 * budget)]
     decodes = [(0, 0), *((n, keys) for n in counts for keys in TABLE_KEYS)]
     grid = [(*chunk, *decode) for chunk in chunks for decode in decodes][1:]
     return [p for p in grid if mixed or not p[0] or not p[2]]

@@ -101,9 +101,10 @@ class OwnCache:
             plane.reshape(-1, HEADS_KV, DIM)[self.slots] = new
         for request, rows in enumerate(batch.rows):
             first = int(batch.qo_indptr[request])
+            pages, tokens = batch.pages[request], batch.tokens[request]
             k_seen, v_seen = (
-                plane[batch.pages[request]].reshape(-1, HEADS_KV, DIM)[: batch.tokens[request]]
-                for plane in self.memory[layer].astype(numpy.float32)
+                plane[pages].reshape(-1, HEADS_KV, DIM)[:tokens].astype(numpy.float32)
+                for plane in self.memory[layer]
             )
             out[first : first + rows] = self.rows(q[first : first + rows], k_seen, v_seen)
         return out

@@ -24,7 +24,7 @@ class Layers:
     def __init__(self, torch, weights, cache, limits, priority):
         self.torch, self.cache, self.limits = torch, cache, limits
         self.page_size = limits.page_size
-        self.verified, self.worst, self.host_s = 0, 0.0, 0.0
+        self.verified, self.worst = 0, 0.0
         self.positions, self.slots = (
             torch.zeros(limits.budget, dtype=torch.int32, device="cuda") for _ in range(2)
         )

@@ -1,5 +1,6 @@
 """Attainment over the rate, and the distributions of TTFT and TPOT near the goodput, as an SVG."""
 
+import itertools
 import pathlib
 import sys
 
@@ -8,7 +9,8 @@ from chart import text  # noqa: E402
 from slo import HOLDING_MIN  # noqa: E402
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 200, 46, 46, 64
-COLORS = ("#9aa5b1", "#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#e8590c")
+PEER = "#9aa5b1"  # as in bench/engines
+COLORS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#e8590c")
 
 
 class Panel:
@@ -57,25 +59,36 @@ def distribution(values):
     return [(x, (i + 1) / len(ordered)) for i, x in enumerate(ordered)]
 
 
+def colors_of(results):
+    left = itertools.cycle(COLORS)
+    return [PEER if r.setup.name == "flashinfer" else next(left) for r in results]
+
+
+def measured(name, judged):
+    """Their TTFT, or the TPOT of those that have one."""
+    return [getattr(s, name) for s in judged if (s.tokens if name == "ttft" else s.gaps)]
+
+
 def draw(results, slo, title):
     """Results that have probes, by `report`."""
+    colors = colors_of(results)
     rates = Panel(0, "requests that hold both, by rate",
                   max(p.rate for r in results for p in r.probes), "requests/s")  # fmt: skip
     rates.level(HOLDING_MIN)
     panels = [rates]
     for number, (name, limit) in enumerate((("ttft", slo.ttft), ("tpot", slo.tpot)), 1):
-        of = [[getattr(s, name) for s in r.near().judged if s.tokens] for r in results]
+        of = [measured(name, r.near().judged) for r in results]
         highest = max((x for values in of for x in values), default=1.0)
         upto = min(highest, 3 * limit)
         panel = Panel(number, f"{name.upper()} near the goodput", upto * 1e3, "ms")
-        for values, color in zip(of, COLORS * len(of)):
+        for values, color in zip(of, colors):
             if values:
                 panel.line([(x * 1e3, y) for x, y in distribution(values)], color)
         if limit <= upto:
             panel.limit(limit * 1e3)
         panels.append(panel)
     legend = []
-    for number, (result, color) in enumerate(zip(results, COLORS * len(results))):
+    for number, (result, color) in enumerate(zip(results, colors)):
         points = sorted((p.rate, p.attainment) for p in result.probes)
         rates.line(points, color, dots=True)
         y = TOP + HEIGHT + 50 + 14 * number

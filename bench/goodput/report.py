@@ -117,9 +117,10 @@ def figures(results, slo, workload):
         good = result.goodput
         rates = ", ".join(f"{p.rate:.2f}: {p.attainment:.3f} of {len(p.judged)}"
                           for p in sorted(result.probes, key=lambda p: p.rate))  # fmt: skip
-        notes = f"{slo}; {workload}; {good.bound} {rates}; {result.verified} rows verified"
+        said = f"{good.bound} that; " if good.bound else ""
+        notes = f"{said}{slo}; {workload}; {rates}; {result.verified} rows verified"
         name = f"goodput.{result.setup.figure}_requests_per_s"
-        found.append((name, good.rate, "1/s", "higher", notes.replace(";  ", "; ")))
+        found.append((name, good.rate, "1/s", "higher", notes))
     chunked = best(results, "flashinfer")
     for name, setup in ("fused_over_flashinfer", "fused"), ("two_engines_over_chunked", "two"):
         ours = best(results, setup)
@@ -145,6 +146,7 @@ def details(results, about):
         setups=[
             dict(
                 setup=result.setup.word, goodput=vars(result.goodput), table=result.table,
+                verified=result.verified,
                 probes=[dict(vars(p), judged=[vars(s) for s in p.judged]) for p in result.probes],
             )
             for result in results

@@ -112,7 +112,8 @@ class Scheduler:
         while at < len(self.running) and budget:
             sequence = self.running[at]
             rows = min(sequence.left, budget)
-            if not self._make_room(sequence, rows):
+            held = len(sequence.pages) * self.limits.page_size
+            if sequence.computed + rows > held and not self._make_room(sequence, rows):
                 break  # it was the last one, and waits now
             parts.append((sequence, rows))
             budget -= rows

@@ -30,7 +30,7 @@ from scheduler import Limits, Scheduler, Sequence  # noqa: E402
 from serving import Link, Serving  # noqa: E402
 
 LINK_S = 10
-STEPS_OF_POINT = 2
+STEPS_OF_POINT = 5
 
 
 class Server:
@@ -91,7 +91,7 @@ class Server:
 
     def open(self, command):
         """@command: way, role ("both", "prefill", "decode"), limits, pages, socket, token, link,
-        priority. Return: a token for the engine that decodes, and what was verified."""
+        priority. Return: a token for the engine that decodes."""
         self.enter(f"opening {command['way']}")
         self.role, self.limits = command["role"], Limits(**command["limits"])
         self.cache = self.make_cache(command)
@@ -102,7 +102,7 @@ class Server:
         if not self.cpu:
             self.enter("verifying a step")
             self.verify(command["seed"])
-        return {**answer, "verified": self.layers.verified}
+        return answer
 
     def make_cache(self, command):
         pages, size = command["pages"], self.limits.page_size
@@ -238,8 +238,7 @@ class Server:
         return {
             "tokens": {str(number): times for number, times in serving.tokens.items()},
             "steps": serving.steps, "busy_s": serving.busy_s,
-            "preemptions": scheduler.preemptions, "verified": self.layers.verified,
-            "pages_left": len(self.cache.pages.left),
+            "preemptions": scheduler.preemptions,
         }  # fmt: skip
 
     def check(self):
@@ -247,6 +246,8 @@ class Server:
             self.cache.lane_error()
 
     def close(self, command):
+        """Return: how many rows were verified."""
+        verified = self.layers.verified
         for name, link in self.links.items():
             if link:
                 link.close(removes=name == "into")
@@ -259,7 +260,7 @@ class Server:
         gc.collect()
         if self.torch:
             self.torch.cuda.empty_cache()
-        return {}
+        return {"verified": verified}
 
 
 if __name__ == "__main__":

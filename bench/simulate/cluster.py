@@ -11,6 +11,7 @@ import itertools
 import pathlib
 import sys
 
+from costs import Slowdown
 from links import LinkRates, Links
 from prefix import PrefixCache, Tree, tokens_of
 
@@ -19,7 +20,9 @@ from scheduler import FreePages, Limits, Scheduler, Sequence  # noqa: E402
 from serving import shape_of  # noqa: E402
 
 ROUTES = ("load", "prefix", "tree")
+PLACEMENTS = ("spread", "hosts")
 DECODING_TOKENS = 64  # what a request that decodes counts for the router, in tokens of a prompt
+REMOTE_TOKENS = 4 * DECODING_TOKENS  # what another host counts for, when a request is handed over
 
 
 class Clock:
@@ -39,32 +42,39 @@ class Clock:
 
 
 class Gpu:
-    """One or two engines. Each has work left, in seconds alone, and a factor by which it is slower
-    while the other one is busy."""
+    """One or two engines. Each has work left, in seconds alone, and is slower while the other one
+    is busy."""
 
-    def __init__(self, clock, place):
-        self.clock, self.place, self.engines = clock, place, []
+    def __init__(self, clock, place, slowdown):
+        self.clock, self.place, self.slowdown, self.engines = clock, place, slowdown, []
 
     def busy(self):
         return [engine for engine in self.engines if engine.step]
 
-    def start(self, engine, step, seconds):
+    def start(self, engine, step, shape, seconds):
         self.advance()
-        engine.step, engine.work_left, engine.since = step, seconds, self.clock.now
+        engine.step, engine.shape = step, shape
+        engine.work_left, engine.since = seconds, self.clock.now
         self.plan_ends()
 
     def advance(self):
         """What those that are busy did since somebody began or ended."""
-        busy, now = self.busy(), self.clock.now
-        for engine in busy:
-            factor = engine.slowdown if len(busy) > 1 else 1.0
+        now = self.clock.now
+        for engine, factor in self.factors():
             engine.work_left -= (now - engine.since) / factor
             engine.since = now
 
-    def plan_ends(self):
+    def factors(self):
+        """[(an engine that is busy, how many times as long its step takes)]."""
         busy = self.busy()
-        for engine in busy:
-            factor = engine.slowdown if len(busy) > 1 else 1.0
+        if len(busy) < 2:
+            return [(engine, 1.0) for engine in busy]
+        shapes = [engine.shape for engine in busy]
+        rows, decodes = (max(shape[at] for shape in shapes) for at in (0, 2))
+        return [(engine, self.slowdown.of(engine.role, rows, decodes)) for engine in busy]
+
+    def plan_ends(self):
+        for engine, factor in self.factors():
             engine.turn += 1
             end = self.clock.now + max(engine.work_left, 0.0) * factor
             self.clock.at(end, self.end, engine, engine.turn)
@@ -81,9 +91,9 @@ class Gpu:
 class Engine:
     """@role: both, prefill or decode. @pages: that of a GPU, shared by its engines."""
 
-    def __init__(self, number, role, gpu, costs, limits, pages, overhead_s=0.0, slowdown=1.0):
+    def __init__(self, number, role, gpu, costs, limits, pages, overhead_s=0.0):
         self.number, self.role, self.gpu, self.costs = number, role, gpu, costs
-        self.overhead_s, self.slowdown = overhead_s, slowdown
+        self.overhead_s, self.shape = overhead_s, (0, 0, 0, 0)
         self.scheduler = Scheduler(limits, pages, self.matched, role == "prefill")
         self.step, self.turn, self.work_left, self.since = None, 0, 0.0, 0.0
         self.cluster = self.cache = None
@@ -113,8 +123,8 @@ class Engine:
         step = self.scheduler.schedule()
         if step:
             self.began = self.gpu.clock.now
-            seconds = self.costs.step(*shape_of(step.parts)) + self.overhead_s
-            self.gpu.start(self, step, seconds)
+            shape = shape_of(step.parts)
+            self.gpu.start(self, step, shape, self.costs.step(*shape) + self.overhead_s)
         if self.scheduler.preemptions > preempted:
             self.wake_others()
 
@@ -136,13 +146,15 @@ class Engine:
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """What a cluster is made of. @kind: chunked (an engine a GPU), together (one that prefills and
-    one that decodes on each GPU), apart (GPUs that prefill, others that decode). @prefill: how many
-    GPUs prefill, of apart."""
+    one that decodes on each GPU), apart (GPUs that prefill, others that decode). Of apart
+    @prefill: how many GPUs prefill; @placement: "spread" over all hosts, where a request stays on
+    its host if that has not much more to decode than others, or "hosts" of their own."""
 
     kind: str
     gpus: int = 1
     hosts: int = 1
     prefill: int = 0
+    placement: str = "spread"
     budget: int = 512
     prefill_budget: int = 2048
     running: int = 256
@@ -155,7 +167,7 @@ class Shape:
 
 
 class Cluster:
-    """@costs: {role: costs}. @slowdown: {role: factor} of engines that share a GPU."""
+    """@costs: {role: costs}. @slowdown: of engines that share a GPU."""
 
     def __init__(self, shape, costs, slowdown=None, rates=None):
         if shape.kind == "apart" and not 0 < shape.prefill < shape.gpus:
@@ -164,6 +176,10 @@ class Cluster:
             )
         if shape.route not in ROUTES:
             raise ValueError(f"route is {shape.route}; it has to be of {', '.join(ROUTES)}")
+        if shape.placement not in PLACEMENTS:
+            raise ValueError(
+                f"placement is {shape.placement}; it has to be of {', '.join(PLACEMENTS)}"
+            )
         if not 0 < shape.hosts <= shape.gpus:
             raise ValueError(f"hosts is {shape.hosts}; {shape.gpus} GPUs have 1 to as many")
         self.shape, self.clock, self.links = shape, Clock(), Links(rates or LinkRates())
@@ -171,7 +187,7 @@ class Cluster:
         self.copied_tokens = self.saved_tokens = 0
         self.tree = Tree() if shape.route == "tree" else None
         for number in range(shape.gpus):
-            self.make_gpu(number, costs, slowdown or {})
+            self.make_gpu(number, costs, slowdown or Slowdown())
         self.entry = [e for e in self.engines if e.role != "decode"]
         self.decoders = [e for e in self.engines if e.role == "decode"]
         for engine in self.entry:
@@ -179,23 +195,29 @@ class Cluster:
 
     def make_gpu(self, number, costs, slowdown):
         shape = self.shape
-        gpu = Gpu(self.clock, (number * shape.hosts // shape.gpus, number))
+        gpu = Gpu(self.clock, (number * shape.hosts // shape.gpus, number), slowdown)
         pages = FreePages(shape.pages)
         if shape.kind == "chunked":
             roles = ["both"]
         elif shape.kind == "together":
             roles = ["prefill", "decode"]
         else:
-            roles = ["prefill" if number < shape.prefill else "decode"]
+            roles = ["prefill" if self.prefills(number) else "decode"]
         for role in roles:
             budget = shape.prefill_budget if role == "prefill" else shape.budget
             limits = Limits(budget, shape.running, shape.page_size)
             engine = Engine(
-                len(self.engines), role, gpu, costs[role], limits, pages, shape.overhead_s,
-                slowdown.get(role, 1.0),
+                len(self.engines), role, gpu, costs[role], limits, pages, shape.overhead_s
             )  # fmt: skip
             engine.cluster = self
             self.engines.append(engine)
+
+    def prefills(self, number):
+        shape = self.shape
+        if shape.placement == "hosts":
+            return number < shape.prefill
+        before, behind = (n * shape.prefill // shape.gpus for n in (number, number + 1))
+        return before < behind
 
     # ---- requests ----
 
@@ -256,7 +278,11 @@ class Cluster:
             pages, sequence.pages = sequence.pages, []
             self.deliver(here[0], sequence, pages)
             return
-        target = min(self.decoders, key=lambda e: (e.load, e.number))
+        host = engine.gpu.place[0]
+        target = min(
+            self.decoders,
+            key=lambda e: (e.load + REMOTE_TOKENS * (e.gpu.place[0] != host), e.number),
+        )
         target.load += DECODING_TOKENS  # from now on, so that the next one goes elsewhere
         ready = self.links.send(
             self.clock.now, engine.gpu.place, target.gpu.place,

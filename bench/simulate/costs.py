@@ -9,7 +9,8 @@ A table is a JSON object, as `bench/goodput/run --table` writes it:
              [chunk rows, keys, 0, 0, seconds, 0, 0, decodes, keys, seconds]
 
 Between measured shapes a cost is interpolated: linearly in rows and keys of chunks, and in count
-and keys of decodes. Beyond the last one the last slope goes on.
+and keys of decodes. Beyond the last one the last slope goes on. A shape that took longer than one
+with more of everything has the other one's cost.
 """
 
 import bisect
@@ -85,13 +86,22 @@ class Grid:
         return line_at(knots, [value(count, x) for x in knots], keys)
 
 
+def without_hiccups(seconds):
+    """A step that does less in every respect takes no longer than one that does more: where it was
+    measured to, something else had the processor."""
+    return {
+        key: min(took for other, took in seconds.items() if all(a <= b for a, b in zip(key, other)))
+        for key in seconds
+    }
+
+
 class Costs:
     """Seconds of a step. @steps: lines of a table."""
 
     def __init__(self, steps):
         if not steps:
             raise TableError("steps is empty; a cost needs some")
-        self.seconds = {tuple(line[:4]): line[4] for line in steps}
+        self.seconds = without_hiccups({tuple(line[:4]): line[4] for line in steps})
         self.least = min(self.seconds.values())
         # A step of nothing reads the weights like the smallest one.
         self.seconds[0, 0, 0, 0] = self.least
@@ -116,14 +126,36 @@ class Costs:
         return max(self.least, self.chunks.at(chunk_rows, chunk_keys, of_chunk))
 
 
-def slowdowns(setup, costs):
-    """(of the engine that prefills, of the one that decodes): how many times as long a step takes
-    while the other engine on the GPU is busy. (1, 1): not measured."""
-    factors = ([], [])
-    for line in setup.get("beside", ()):
-        for of, part in zip(factors, (line[:5], line[5:])):
-            of.append(max(1.0, part[4] / costs.step(*part[:4])))
-    return tuple(statistics.geometric_mean(of) if of else 1.0 for of in factors)
+class Slowdown:
+    """How many times as long steps of two engines take while both are busy, by the rows that one
+    prefills and the requests that the other decodes: on the lines between what was measured, and as
+    at its edge beyond."""
+
+    def __init__(self, setup=None, costs=None):
+        self.factors = {}  # role -> {(chunk rows, decodes): factor}
+        for line in (setup or {}).get("beside", ()):
+            for role, part in ("prefill", line[:5]), ("decode", line[5:]):
+                factor = max(1.0, part[4] / costs.step(*part[:4]))
+                self.factors.setdefault(role, {})[line[0], line[7]] = factor
+
+    def of(self, role, chunk_rows, decodes):
+        """1 if it was not measured."""
+        known = self.factors.get(role)
+        if not known:
+            return 1.0
+        rows = sorted({key[0] for key in known})
+        counts = {key[1] for key in known}
+        counts = sorted(n for n in counts if all((row, n) in known for row in rows))
+        if not counts:
+            return statistics.geometric_mean(known.values())
+        row, count = within(rows, chunk_rows), within(counts, decodes)
+        return line_at(
+            rows, [line_at(counts, [known[r, n] for n in counts], count) for r in rows], row
+        )
+
+
+def within(knots, x):
+    return min(max(x, knots[0]), knots[-1])
 
 
 class Constant:

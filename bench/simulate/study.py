@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from cluster import Cluster, Shape
-from costs import Costs, slowdowns
+from costs import Costs, Slowdown
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "goodput"))
 import report  # noqa: E402
@@ -59,16 +59,16 @@ def goodput(shape, costs, slowdown, rates, load, between, probes):
 
 
 def costs_of(table, chunked, together):
-    """({kind: {role: costs}}, {role: slowdown}) by the words of two setups in a table; @together
-    may be None."""
+    """({kind: {role: costs}}, a Slowdown) by the words of two setups in a table; @together may be
+    None."""
     both = Costs(table["setups"][chunked]["steps"])
-    found, slower = {"chunked": {"both": both}}, {}
+    found, slower = {"chunked": {"both": both}}, None
     if together:
         setup = table["setups"][together]
         two = Costs(setup["steps"])
         for kind in "together", "apart":
             found[kind] = {"prefill": two, "decode": two}
-        slower = dict(zip(("prefill", "decode"), slowdowns(setup, two)))
+        slower = Slowdown(setup, two)
     return found, slower
 
 
