@@ -79,11 +79,13 @@ template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &i
 }
 
 /* Whether the loop for few rows (prefill_few.cuh) has the item: of boxes, and 256 dims leave no
- * registers for it. */
+ * registers for it. Only where it is asked for (Settings.paths, bit 3; gpu_drain --paths 15): random
+ * batches have not been executed by it on a GPU yet. */
 constexpr uint32_t few_rows = 64;
 template <int D> __device__ __forceinline__ bool takes_few(const Item &item)
 {
-    return D <= 128 && item.packed_rows <= few_rows && item.run->box_rows;
+    return D <= 128 && cta_work()->settings.paths >> 3 & 1 && item.packed_rows <= few_rows &&
+           item.run->box_rows;
 }
 
 /* An item that has failed ends early, and all loaders and consumers at the same block. One loader

@@ -134,7 +134,8 @@ struct Settings {
     TensorMap *templates;         /* [map_templates] */
     int64_t host_clock_offset_ns; /* CLOCK_MONOTONIC - globaltimer */
     uint32_t workers;
-    /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
+    /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive; bit 3: the
+     * prefill loop for few rows, too */
     uint32_t paths;
     uint32_t drain;                     /* 1: leave when nothing is left to take, drained() */
     uint32_t kernels;                   /* bit v: workers of variant v are resident */
