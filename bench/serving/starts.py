@@ -88,7 +88,8 @@ class Sglang:
             max_prefill_tokens=BATCHED, max_running_requests=REQUESTS, context_length=LENGTH,
             max_total_tokens=LENGTH * 32, mem_fraction_static=0.5, random_seed=0,
             kv_cache_dtype=given.kv_dtype, disable_cuda_graph=given.graphs == "off",
-            cuda_graph_max_bs_decode=REQUESTS, disable_hybrid_swa_memory=True, skip_server_warmup=True,
+            cuda_graph_max_bs_decode=REQUESTS, disable_hybrid_swa_memory=True,
+            skip_server_warmup=True,
         )  # fmt: skip
         self.facts = {"graphs": given.graphs}
 

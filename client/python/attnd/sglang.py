@@ -144,8 +144,8 @@ class AttndAttnBackend(AttentionBackend):
             raise NotImplementedError(
                 f"attnd has no graphs of {forward_batch.batch_size} requests here"
             )
-        pages = self._pages_most()
-        self._begin(static, forward_batch, pages if in_capture else self._pages(forward_batch, pages))
+        most = self._pages_most()
+        self._begin(static, forward_batch, most if in_capture else self._pages(forward_batch, most))
 
     def get_cuda_graph_seq_len_fill_value(self):
         return 1

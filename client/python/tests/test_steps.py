@@ -198,11 +198,13 @@ class VllmEngineTest(Backend):
                 out = torch.empty(rows, HEADS * DIM).half()
                 q = fed[:rows, i].flatten(1)
                 layer.impl.forward(layer, q, None, None, layer.kv_cache, metadata, out)
-                self.stream.do(lambda i=i, out=out: made[:rows, i].copy_(out.view(rows, HEADS, DIM)))
+                rows_of = out.view(rows, HEADS, DIM)
+                self.stream.do(lambda i=i, x=rows_of: made[:rows, i].copy_(x))
 
         def check(batch):
             for i, (layer, way) in enumerate(zip(context.values(), ({}, {"window_left": 5}))):
-                self.check(batch, fed[: batch.rows, i], *layer.kv_cache.unbind(1), made[:, i], **way)
+                q, planes = fed[: batch.rows, i], layer.kv_cache.unbind(1)
+                self.check(batch, q, *planes, made[:, i], **way)
 
         for rows, requests in (8, 8), (4, 4), (24, 8):  # the last one: mixed, or drafts
             batch = Batch(self.draw, PAGES, PAGE, requests, 20, decode=True)
