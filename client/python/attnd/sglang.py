@@ -58,35 +58,35 @@ def new_rows(forward_batch):
     return forward_batch.extend_seq_lens
 
 
-class Arrays:
-    """A batch as the service plans it: lengths, where rows begin, and pages; int32. Of eager steps,
-    or places that graphs know."""
+def arrays_of(forward_batch, req_to_token, page_size, pages):
+    """A batch as the service plans it: where rows begin, lengths, and the table of its pages, of
+    which so many are read; int32."""
+    requests, new = forward_batch.batch_size, new_rows(forward_batch)
+    lengths = forward_batch.seq_lens[:requests].int()
+    starts = torch.zeros(requests + 1, dtype=torch.int32, device=lengths.device)
+    if isinstance(new, int):
+        torch.arange(0, requests * new + 1, new, dtype=torch.int32, out=starts)
+        lengths += new if forward_batch.forward_mode.is_target_verify() else 0
+    else:
+        torch.cumsum(new[:requests], 0, dtype=torch.int32, out=starts[1:])
+    tokens = req_to_token[:, : pages * page_size : page_size]
+    table = tokens[forward_batch.req_pool_indices[:requests].long()]
+    return starts, lengths, table // page_size if page_size > 1 else table
+
+
+class Places:
+    """Where graphs find the arrays of a batch."""
 
     def __init__(self, requests, pages, device):
-        self.lengths, self.starts, self.counts = (
-            torch.zeros(n, dtype=torch.int32, device=device)
-            for n in (requests, requests + 1, requests + 1)
-        )
-        self.table = torch.zeros(requests, pages, dtype=torch.int32, device=device)
-        torch.arange(requests + 1, dtype=torch.int32, device=device, out=self.counts)
+        self.requests, shapes = requests, ((requests + 1,), (requests,), (requests, pages))
+        self._arrays = [torch.zeros(x, dtype=torch.int32, device=device) for x in shapes]
 
-    def fill(self, forward_batch, req_to_token, page_size, pages):
-        """Return: (starts, lengths, table) of the batch, of which so many pages are read."""
-        requests, new = forward_batch.batch_size, new_rows(forward_batch)
-        lengths, starts = self.lengths[:requests], self.starts[: requests + 1]
-        lengths.copy_(forward_batch.seq_lens[:requests])
-        if isinstance(new, int):
-            torch.mul(self.counts[: requests + 1], new, out=starts)
-            if forward_batch.forward_mode.is_target_verify():
-                lengths += new
-        else:
-            torch.cumsum(new[:requests], 0, dtype=torch.int32, out=starts[1:])
-        tokens = req_to_token[:, : pages * page_size : page_size]
-        table = tokens[forward_batch.req_pool_indices[:requests].long()]
-        if page_size > 1:
-            table = table // page_size
-        self.table[:requests, : table.shape[1]].copy_(table)
-        return starts, lengths, self.table[:requests]
+    def fill(self, arrays):
+        """Return: the places of a batch, which @arrays are copied to."""
+        found = [place[: len(x)] for place, x in zip(self._arrays, arrays)]
+        for place, x in zip(found, arrays):
+            (place[:, : x.shape[1]] if x.dim() > 1 else place).copy_(x)
+        return found
 
 
 class AttndAttnBackend(AttentionBackend):
@@ -97,7 +97,8 @@ class AttndAttnBackend(AttentionBackend):
         self.num_layers = model_runner.model_config.num_hidden_layers
         self._said = getattr(model_runner, "server_args", None)
         self._session, self._layers, self._known = session, None, {}
-        self._static = self._arrays = self._step = None  # of graphs; the batch's; what attends
+        self._places = []  # of graphs
+        self._arrays = self._step = None  # the batch's; what attends
         self.page_size = getattr(self.token_to_kv_pool, "page_size", 1)
         if hasattr(self.token_to_kv_pool, "translate_loc_from_full_to_swa"):
             raise NotImplementedError("attnd needs --disable-hybrid-swa-memory")
@@ -116,36 +117,32 @@ class AttndAttnBackend(AttentionBackend):
         new = new_rows(forward_batch) if forward_batch.forward_mode.is_target_verify() else 0
         return min(pages, -(-(int(lengths.max()) + new) // self.page_size))
 
-    def _begin(self, arrays, forward_batch, pages):
+    def _begin(self, forward_batch, pages, places=None):
         table = self.req_to_token_pool.req_to_token
-        self._arrays = arrays.fill(forward_batch, table, self.page_size, pages)
+        arrays = arrays_of(forward_batch, table, self.page_size, max(1, pages))
+        self._arrays = arrays if places is None else places.fill(arrays)
         self._step = self._layers.begin(*self._arrays) if self._layers else None
 
     def _pages_most(self):
         return -(-self.req_to_token_pool.req_to_token.shape[1] // self.page_size)
 
     def init_forward_metadata(self, forward_batch):
-        pages = max(1, self._pages(forward_batch, self._pages_most()))
-        device = self.req_to_token_pool.req_to_token.device
-        arrays = Arrays(forward_batch.batch_size, pages, device)
-        self._begin(arrays, forward_batch, pages)
+        self._begin(forward_batch, self._pages(forward_batch, self._pages_most()))
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         if not by_engine(self._service()):
             raise NotImplementedError("attnd needs --disable-cuda-graph: the service executes")
-        table = self.req_to_token_pool.req_to_token
-        requests = max(max_bs, len(table))  # graphs of prompts, too: places stay where they are
-        if self._static is None or requests > len(self._static.lengths):
-            self._static = Arrays(requests, self._pages_most(), table.device)
+        if not any(max_bs <= x.requests for x in self._places):  # graphs have those that there are
+            device = self.req_to_token_pool.req_to_token.device
+            self._places.append(Places(max_bs, self._pages_most(), device))
 
     def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
-        static = self._static
-        if static is None or forward_batch.batch_size > len(static.lengths):
-            raise NotImplementedError(
-                f"attnd has no graphs of {forward_batch.batch_size} requests here"
-            )
-        most = self._pages_most()
-        self._begin(static, forward_batch, most if in_capture else self._pages(forward_batch, most))
+        requests, most = forward_batch.batch_size, self._pages_most()
+        places = next((x for x in self._places if requests <= x.requests), None)
+        if places is None:
+            raise NotImplementedError(f"attnd has no graphs of {requests} requests here")
+        pages = most if in_capture else self._pages(forward_batch, most)
+        self._begin(forward_batch, pages, places)
 
     def get_cuda_graph_seq_len_fill_value(self):
         return 1

@@ -208,9 +208,9 @@ class VllmEngineTest(Backend):
 
         for rows, requests in (8, 8), (4, 4), (24, 8):  # the last one: mixed, or drafts
             batch = Batch(self.draw, PAGES, PAGE, requests, 20, decode=True)
-            step = lambda: builder.build_for_cudagraph_capture(self.common(batch, requests, places))
-            forward(step(), rows)
-            metadata = step()
+            common = self.common(batch, requests, places)
+            forward(builder.build_for_cudagraph_capture(common), rows)
+            metadata = builder.build_for_cudagraph_capture(common)
             with self.stream.capture() as graphs[rows, requests]:
                 forward(metadata, rows)
         for kind in ("decode", "draft", "prompt", "decode", "prompt", "draft"):
