@@ -76,10 +76,9 @@ struct OwnCut {
                       0,
                       pace};
         args.blocks_max = blocks;
-        args.tiles_max = 2 * blocks + splits;
+        args.tiles_max = blocks + splits;
         args.tiles_at = 512;
-        args.merges_at = args.tiles_at + args.tiles_max * sizeof(attnd_tile);
-        args.parts_at = args.merges_at + blocks * sizeof(attnd_merge);
+        args.parts_at = args.tiles_at + args.tiles_max * sizeof(attnd_tile);
         args.lengths_at = args.parts_at + (2 * splits + 2) * 4;
         const uint64_t arrivals = (args.lengths_at + requests * 4 + 255) / 256 * 256;
         const uint64_t states = arrivals + (blocks * head.heads_kv * 4 + 255) / 256 * 256;

@@ -8,8 +8,9 @@
  * so does a test with one. What threads do together (a team) is in cut_team.h or in the kernel.
  *
  * Nothing here looks at page ids: a tile says where its request's row of the table begins. A
- * request of no length or of no rows is padding and has no tile. One that is refused has two empty
- * parts for each block, which are merged with a part that is not a number: kernels need not know.
+ * request of no length or of no rows is padding and has no tile. One that is refused has a tile
+ * without keys for each block, and a merge of one part that is none of its own, but no number:
+ * kernels need not know.
  */
 #ifndef ATTND_PERSISTENT_CUT_H
 #define ATTND_PERSISTENT_CUT_H
@@ -18,6 +19,21 @@
 #include "schemas/cut.h"
 
 #include <math.h>
+
+/* On a GPU a loop is entered once, and its instructions are waited for: no more of them than one
+ * turn. Divisions of floats need not be exact. */
+#ifdef __CUDACC__
+#define ATTND_ROLLED _Pragma("unroll 1")
+#define ATTND_OVER(a, b) __fdividef(a, b)
+#define ATTND_OF_TEAM __device__ __forceinline__
+#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* what few batches need: registers of its own  \
+                                                    */
+#else
+#define ATTND_ROLLED
+#define ATTND_OVER(a, b) ((a) / (b))
+#define ATTND_OF_TEAM inline
+#define ATTND_OF_TEAM_CALL inline
+#endif
 
 /* Constants of plan/ that both planners reckon with. */
 #define ATTND_CUT_MEMORY_ROWS 16u /* packed rows of a tile that is bound by memory, at most */
@@ -32,18 +48,23 @@
 #define ATTND_CUT_PLACES 3u   /* of a fused plan: whole blocks, parts of such, and the rest */
 #define ATTND_CUT_CLASSES 32u /* of items by their time, of tiles by their cost */
 #define ATTND_CUT_WAYS (2 * ATTND_CUT_TILES_PER_WORKER + 1u) /* to split that are looked at */
-#define ATTND_CUT_TIME_UNITS 65536.0f                        /* of the longest item's time */
+#define ATTND_CUT_TICK_NS 4.0f        /* in which times are summed up: 17 s of one KV head */
+#define ATTND_CUT_TIME_UNITS 65536.0f /* of the longest item's time */
 
-/* Where what a block has begins: its tiles, merges, partial rows, and parts in the list of parts.
- */
-struct attnd_cut_place {
-    uint32_t tile, merge, partial, list;
-};
+/* Where what a block has begins, in one word: its tiles, and its parts among those of blocks that
+ * are split. */
+#define ATTND_CUT_TILES_MAX 0xffffu
+static ATTND_OF_TEAM uint32_t attnd_cut_place(uint32_t tile, uint32_t part)
+{
+    return tile << 16 | part;
+}
 
 /* What all blocks come to, by enum attnd_tile_class. */
 struct attnd_cut_seen {
-    float total_ns[2], longest_ns[2], shortest_ns[2], keys; /* keys of memory-bound ones */
-    uint32_t count[2], rows_max;                            /* packed, of a block */
+    float longest_ns[2], shortest_ns[2];
+    uint32_t total[2], count[2]; /* of time, in ticks */
+    uint32_t keys;               /* of memory-bound ones, in sixteens */
+    uint32_t rows_max;           /* packed, of a block */
 };
 
 /* How a class is cut: parts of about so long; 0: not at all. */
@@ -71,12 +92,12 @@ struct attnd_cut {
     uint32_t *row, *rows;  /* of q */
     uint32_t *first, *keys, *parts;
     float *time_ns;
-    struct attnd_cut_place *place; /* [blocks + 1] */
-    uint32_t *order;               /* [tiles]: class by cost, then where the tile stands */
-    uint32_t *counts;              /* [ATTND_CUT_COUNTS], of who orders them */
-    float *finish_ns;              /* [ATTND_CUT_WAYS] */
-    uint32_t *way_ns, *way_items;  /* [ATTND_CUT_WAYS][ATTND_CUT_CLASSES] */
-    uint32_t *rows_refused;        /* 1: qo_indptr is no such array */
+    uint32_t *place;              /* [blocks + 1]: attnd_cut_place() */
+    uint32_t *order;              /* [tiles]: class by cost, then where the tile stands */
+    uint32_t *counts;             /* [ATTND_CUT_COUNTS], of who orders them */
+    float *finish_ns;             /* [ATTND_CUT_WAYS] */
+    uint32_t *way_ns, *way_items; /* [ATTND_CUT_WAYS][ATTND_CUT_CLASSES] */
+    uint32_t *rows_refused;       /* 1: qo_indptr is no such array */
 };
 
 /* For each class of each place one of each of 16 warps. */
@@ -84,7 +105,7 @@ struct attnd_cut {
 #define ATTND_CUT_COUNTS (ATTND_CUT_ORDERS * 16u + 1)
 
 /* A part of @memory, @count words of it behind @words. */
-static ATTND_HOST_DEVICE uint32_t *attnd_cut_take(uint32_t *memory, uint32_t *words, uint32_t count)
+static ATTND_OF_TEAM uint32_t *attnd_cut_take(uint32_t *memory, uint32_t *words, uint32_t count)
 {
     uint32_t *taken = memory ? memory + *words : 0;
 
@@ -94,21 +115,20 @@ static ATTND_HOST_DEVICE uint32_t *attnd_cut_take(uint32_t *memory, uint32_t *wo
 
 /* What arrays take for a request, a block, a tile, and besides. */
 #define ATTND_CUT_REQUEST_BYTES 12u
-#define ATTND_CUT_BLOCK_BYTES 44u
+#define ATTND_CUT_BLOCK_BYTES 32u
 #define ATTND_CUT_TILE_BYTES 4u
 #define ATTND_CUT_BYTES                                                                            \
-    (4u * (4 + 2 + ATTND_CUT_COUNTS + ATTND_CUT_WAYS + 2 * ATTND_CUT_WAYS * ATTND_CUT_CLASSES + 1))
+    (4u * (1 + 2 + ATTND_CUT_COUNTS + ATTND_CUT_WAYS + 2 * ATTND_CUT_WAYS * ATTND_CUT_CLASSES + 1))
 
 /* Arrays for so many, in @memory, which begins at 16 bytes; NULL: how much they take.
  * Return: bytes. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_lay(struct attnd_cut *cut, uint32_t *memory,
-                                                uint32_t requests, uint32_t blocks, uint32_t tiles)
+static ATTND_OF_TEAM uint32_t attnd_cut_lay(struct attnd_cut *cut, uint32_t *memory,
+                                            uint32_t requests, uint32_t blocks, uint32_t tiles)
 {
     const uint32_t ways = ATTND_CUT_WAYS * ATTND_CUT_CLASSES;
     uint32_t words = 0;
 
-    cut->place = (struct attnd_cut_place *)(void *)attnd_cut_take(
-        memory, &words, (blocks + 1) * (uint32_t)(sizeof(*cut->place) / sizeof(uint32_t)));
+    cut->place = attnd_cut_take(memory, &words, blocks + 1);
     cut->kv_len = (int32_t *)(void *)attnd_cut_take(memory, &words, requests);
     cut->row_begin = attnd_cut_take(memory, &words, requests + 1);
     cut->block_begin = attnd_cut_take(memory, &words, requests + 1);
@@ -128,25 +148,25 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_lay(struct attnd_cut *cut, uint32_t 
     return words * (uint32_t)sizeof(uint32_t);
 }
 
-static ATTND_HOST_DEVICE float attnd_cut_larger(float a, float b)
+static ATTND_OF_TEAM float attnd_cut_larger(float a, float b)
 {
     return a > b ? a : b;
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_fewer(uint32_t a, uint32_t b)
+static ATTND_OF_TEAM uint32_t attnd_cut_fewer(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
 /* The last place in @begins, which grow, that is at or before @at. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_find(const uint32_t *begins, uint32_t count,
-                                                 uint32_t step, uint32_t at)
+static ATTND_OF_TEAM uint32_t attnd_cut_find(const uint32_t *begins, uint32_t count, uint32_t at)
 {
     uint32_t low = 0;
 
+    ATTND_ROLLED
     while (count > 1) {
         const uint32_t half = count / 2;
-        low += begins[(low + half) * step] <= at ? half : 0;
+        low += begins[low + half] <= at ? half : 0;
         count -= half;
     }
     return low;
@@ -154,15 +174,15 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_find(const uint32_t *begins, uint32_
 
 /* ---- blocks ---- */
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_row_count(const struct attnd_cut *cut, uint32_t request)
+static ATTND_OF_TEAM uint32_t attnd_cut_row_count(const struct attnd_cut *cut, uint32_t request)
 {
     return cut->row_begin[request + 1] - cut->row_begin[request];
 }
 
 /* Length and rows of @request; refuses what is out of range. */
-static ATTND_HOST_DEVICE void attnd_cut_read(const struct attnd_cut_shape *shape,
-                                             const struct attnd_cut *cut, uint32_t request,
-                                             int32_t length)
+static ATTND_OF_TEAM void attnd_cut_read(const struct attnd_cut_shape *shape,
+                                         const struct attnd_cut *cut, uint32_t request,
+                                         int32_t length)
 {
     const uint32_t begin = cut->row_begin[request], end = cut->row_begin[request + 1];
     const int padding = length == 0 || end == begin;
@@ -174,8 +194,8 @@ static ATTND_HOST_DEVICE void attnd_cut_read(const struct attnd_cut_shape *shape
         padding || end < begin ? 0 : (end - begin + shape->tokens - 1) / shape->tokens;
 }
 
-static ATTND_HOST_DEVICE float attnd_cut_key_ns(const struct attnd_cut_shape *shape,
-                                                uint32_t packed_rows)
+static ATTND_OF_TEAM float attnd_cut_key_ns(const struct attnd_cut_shape *shape,
+                                            uint32_t packed_rows)
 {
     const uint32_t step = shape->pace.rows_step;
 
@@ -187,7 +207,7 @@ static ATTND_HOST_DEVICE float attnd_cut_key_ns(const struct attnd_cut_shape *sh
     return attnd_cut_larger((float)(steps * step) * shape->pace.row_ns, shape->pace.read_ns);
 }
 
-static ATTND_HOST_DEVICE struct attnd_entry
+static ATTND_OF_TEAM struct attnd_entry
 attnd_cut_entry(const struct attnd_cut_shape *shape, const struct attnd_cut *cut, uint32_t request)
 {
     const int32_t length = cut->kv_len[request];
@@ -205,24 +225,24 @@ attnd_cut_entry(const struct attnd_cut_shape *shape, const struct attnd_cut *cut
     return entry;
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_packed(const struct attnd_cut_shape *shape,
-                                                   const struct attnd_cut *cut, uint32_t b)
+static ATTND_OF_TEAM uint32_t attnd_cut_packed(const struct attnd_cut_shape *shape,
+                                               const struct attnd_cut *cut, uint32_t b)
 {
     return cut->rows[b] * shape->group;
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_class(const struct attnd_cut_shape *shape,
-                                                  const struct attnd_cut *cut, uint32_t b)
+static ATTND_OF_TEAM uint32_t attnd_cut_class(const struct attnd_cut_shape *shape,
+                                              const struct attnd_cut *cut, uint32_t b)
 {
     return attnd_cut_packed(shape, cut, b) <= ATTND_CUT_MEMORY_ROWS ? ATTND_TILE_MEMORY
                                                                     : ATTND_TILE_COMPUTE;
 }
 
 /* Rows of block @b, the keys that they see, and its time. */
-static ATTND_HOST_DEVICE void attnd_cut_look(const struct attnd_cut_shape *shape,
-                                             const struct attnd_cut *cut, uint32_t b)
+static ATTND_OF_TEAM void attnd_cut_look(const struct attnd_cut_shape *shape,
+                                         const struct attnd_cut *cut, uint32_t b)
 {
-    const uint32_t request = attnd_cut_find(cut->block_begin, shape->requests, 1, b);
+    const uint32_t request = attnd_cut_find(cut->block_begin, shape->requests, b);
     const struct attnd_entry entry = attnd_cut_entry(shape, cut, request);
     const uint32_t at = (b - cut->block_begin[request]) * shape->tokens;
     const uint32_t rows = attnd_cut_fewer(shape->tokens, entry.row_count - at);
@@ -243,55 +263,68 @@ static ATTND_HOST_DEVICE void attnd_cut_look(const struct attnd_cut_shape *shape
         (float)keys * attnd_cut_key_ns(shape, rows * shape->group) + shape->pace.start_ns;
 }
 
-static ATTND_HOST_DEVICE void attnd_cut_count(struct attnd_cut_seen *seen, uint32_t tile_class,
-                                              float time_ns, uint32_t keys, uint32_t packed_rows)
+static ATTND_OF_TEAM void attnd_cut_count(struct attnd_cut_seen *seen, uint32_t tile_class,
+                                          float time_ns, uint32_t keys, uint32_t packed_rows)
 {
     for (uint32_t c = 0; c < 2; c++) { /* in registers: no index that is not known */
         if (c != tile_class)
             continue;
         seen->count[c]++;
-        seen->total_ns[c] += time_ns;
+        seen->total[c] += (uint32_t)(time_ns / ATTND_CUT_TICK_NS + 0.5f);
         seen->longest_ns[c] = attnd_cut_larger(seen->longest_ns[c], time_ns);
         seen->shortest_ns[c] = time_ns < seen->shortest_ns[c] ? time_ns : seen->shortest_ns[c];
     }
     if (tile_class == ATTND_TILE_MEMORY)
-        seen->keys += (float)keys;
+        seen->keys += (keys + 8) / 16;
     seen->rows_max = packed_rows > seen->rows_max ? packed_rows : seen->rows_max;
 }
 
 /* ---- into how many parts ---- */
 
+static ATTND_OF_TEAM float attnd_cut_total_ns(const struct attnd_cut_seen *seen,
+                                              uint32_t tile_class)
+{
+    return (float)seen->total[tile_class] * ATTND_CUT_TICK_NS;
+}
+
+static ATTND_OF_TEAM float attnd_cut_keys(const struct attnd_cut_seen *seen)
+{
+    return (float)seen->keys * 16.0f;
+}
+
 /* All workers' time of a batch whose parts come out even, memory-bound items stretched. */
-static ATTND_HOST_DEVICE float attnd_cut_share(const struct attnd_cut_shape *shape,
-                                               const struct attnd_cut_seen *seen, float *stretch)
+static ATTND_OF_TEAM float attnd_cut_share(const struct attnd_cut_shape *shape,
+                                           const struct attnd_cut_seen *seen, float *stretch)
 {
     const float heads = (float)shape->heads_kv, workers = (float)shape->workers;
-    const float memory_ns = seen->total_ns[ATTND_TILE_MEMORY] * heads / workers;
-    const float bytes_ns = seen->keys * heads * shape->pace.bytes_ns;
+    const float memory_ns =
+        ATTND_OVER(attnd_cut_total_ns(seen, ATTND_TILE_MEMORY) * heads, workers);
+    const float bytes_ns = attnd_cut_keys(seen) * heads * shape->pace.bytes_ns;
 
-    *stretch = memory_ns > 0.0f ? attnd_cut_larger(1.0f, bytes_ns / memory_ns) : 1.0f;
-    return seen->total_ns[ATTND_TILE_COMPUTE] * heads / workers + memory_ns * *stretch;
+    *stretch = memory_ns > 0.0f ? attnd_cut_larger(1.0f, ATTND_OVER(bytes_ns, memory_ns)) : 1.0f;
+    return ATTND_OVER(attnd_cut_total_ns(seen, ATTND_TILE_COMPUTE) * heads, workers) +
+           memory_ns * *stretch;
 }
 
 /* Way number @way: nothing is split, or parts of a share, a half, a third or a fourth of it, of at
  * least that much or to the nearest. */
-static ATTND_HOST_DEVICE struct attnd_cut_split attnd_cut_way(uint32_t way, float share_ns)
+static ATTND_OF_TEAM struct attnd_cut_split attnd_cut_way(uint32_t way, float share_ns)
 {
     struct attnd_cut_split split;
 
-    split.target_ns = way ? share_ns / (float)((way - 1) / 2 + 1) : 0.0f;
+    split.target_ns = way ? ATTND_OVER(share_ns, (float)((way - 1) / 2 + 1)) : 0.0f;
     split.round = way && (way - 1) % 2 ? 0.5f : 0.0f;
     return split;
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *shape,
-                                                  const struct attnd_cut_split *split,
-                                                  uint32_t shortest, float time_ns, uint32_t keys)
+static ATTND_OF_TEAM uint32_t attnd_cut_parts(const struct attnd_cut_shape *shape,
+                                              const struct attnd_cut_split *split,
+                                              uint32_t shortest, float time_ns, uint32_t keys)
 {
     if (split->target_ns <= 0.0f)
         return 1;
     const uint32_t least = shape->pace.granule > shortest ? shape->pace.granule : shortest;
-    const float wanted = time_ns / split->target_ns + split->round;
+    const float wanted = ATTND_OVER(time_ns, split->target_ns) + split->round;
     uint32_t parts = keys / least;
 
     if ((float)parts > wanted)
@@ -300,29 +333,29 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *
 }
 
 /* An item of block @b if that is cut as @split says. */
-static ATTND_HOST_DEVICE float attnd_cut_part_ns(const struct attnd_cut_shape *shape,
-                                                 const struct attnd_cut *cut, uint32_t b,
-                                                 struct attnd_cut_split split, float stretch,
-                                                 uint32_t *parts)
+static ATTND_OF_TEAM float attnd_cut_part_ns(const struct attnd_cut_shape *shape,
+                                             const struct attnd_cut *cut, uint32_t b,
+                                             struct attnd_cut_split split, float stretch,
+                                             uint32_t *parts)
 {
     const int memory = attnd_cut_class(shape, cut, b) == ATTND_TILE_MEMORY;
     float ns = cut->time_ns[b];
 
     if (memory)
-        split.target_ns /= stretch;
+        split.target_ns = ATTND_OVER(split.target_ns, stretch);
     *parts = attnd_cut_parts(shape, &split, ATTND_CUT_KEYS_MIN, ns, cut->keys[b]);
     if (memory)
         ns *= stretch;
     else if (*parts > 1)
         ns += (float)*parts * (shape->pace.part_ns +
                                (float)attnd_cut_packed(shape, cut, b) * shape->pace.part_row_ns);
-    return ns / (float)*parts;
+    return ATTND_OVER(ns, (float)*parts);
 }
 
 /* When the last item is done; see finish_of() in plan/split.c. @list_ns: items begin longest first,
  * @tiles: and in waves of the longest. */
-static ATTND_HOST_DEVICE float attnd_cut_finish(const struct attnd_cut_shape *shape, uint32_t way,
-                                                float list_ns, float longest_ns, uint32_t tiles)
+static ATTND_OF_TEAM float attnd_cut_finish(const struct attnd_cut_shape *shape, uint32_t way,
+                                            float list_ns, float longest_ns, uint32_t tiles)
 {
     const float waves = (float)((tiles * shape->heads_kv + shape->workers - 1) / shape->workers);
     const float even_ns = waves * longest_ns;
@@ -331,7 +364,7 @@ static ATTND_HOST_DEVICE float attnd_cut_finish(const struct attnd_cut_shape *sh
 }
 
 /* The first way that ends early enough, or each that gains on those before. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_best(const float *finish_ns, float share_ns)
+static ATTND_OF_TEAM uint32_t attnd_cut_best(const float *finish_ns, float share_ns)
 {
     float best = finish_ns[0];
     uint32_t chosen = 0;
@@ -347,8 +380,8 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_best(const float *finish_ns, float s
 }
 
 /* Memory-bound blocks at the end that are halved; see halved_blocks() in plan/split.c. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_halved(const struct attnd_cut_shape *shape,
-                                                   const struct attnd_cut_seen *seen)
+static ATTND_OF_TEAM uint32_t attnd_cut_halved(const struct attnd_cut_shape *shape,
+                                               const struct attnd_cut_seen *seen)
 {
     const uint32_t items = seen->count[ATTND_TILE_MEMORY] * shape->heads_kv;
 
@@ -360,14 +393,16 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_halved(const struct attnd_cut_shape 
 }
 
 /* @way: the best one. */
-static ATTND_HOST_DEVICE struct attnd_cut_choice
-attnd_cut_choose(const struct attnd_cut_shape *shape, const struct attnd_cut_seen *seen,
-                 uint32_t way, float share_ns, float stretch)
+static ATTND_OF_TEAM struct attnd_cut_choice attnd_cut_choose(const struct attnd_cut_shape *shape,
+                                                              const struct attnd_cut_seen *seen,
+                                                              uint32_t way, float share_ns,
+                                                              float stretch)
 {
     struct attnd_cut_choice choice;
 
     choice.of[ATTND_TILE_COMPUTE] = choice.of[ATTND_TILE_MEMORY] = attnd_cut_way(way, share_ns);
-    choice.of[ATTND_TILE_MEMORY].target_ns /= stretch;
+    choice.of[ATTND_TILE_MEMORY].target_ns =
+        ATTND_OVER(choice.of[ATTND_TILE_MEMORY].target_ns, stretch);
     choice.stretch = stretch;
     choice.halves_ns = seen->longest_ns[ATTND_TILE_MEMORY] / 2.0f;
     choice.halved = way ? 0 : attnd_cut_halved(shape, seen);
@@ -377,10 +412,10 @@ attnd_cut_choose(const struct attnd_cut_shape *shape, const struct attnd_cut_see
 }
 
 /* Parts of block @b, the @nth of its class. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_wanted(const struct attnd_cut_shape *shape,
-                                                   const struct attnd_cut *cut,
-                                                   const struct attnd_cut_choice *choice,
-                                                   uint32_t b, uint32_t nth)
+static ATTND_OF_TEAM uint32_t attnd_cut_wanted(const struct attnd_cut_shape *shape,
+                                               const struct attnd_cut *cut,
+                                               const struct attnd_cut_choice *choice, uint32_t b,
+                                               uint32_t nth)
 {
     const uint32_t tile_class = attnd_cut_class(shape, cut, b);
     struct attnd_cut_split split = choice->of[tile_class];
@@ -403,9 +438,9 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_wanted(const struct attnd_cut_shape 
 }
 
 /* Parts that block @b needs for none to be longer than an item may be, of which it has @parts. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_bound(const struct attnd_cut_shape *shape,
-                                                  const struct attnd_cut *cut, uint32_t b,
-                                                  uint32_t parts)
+static ATTND_OF_TEAM uint32_t attnd_cut_bound(const struct attnd_cut_shape *shape,
+                                              const struct attnd_cut *cut, uint32_t b,
+                                              uint32_t parts)
 {
     const uint32_t step = shape->pace.keys_item / shape->pace.granule;
     const uint32_t needed = (cut->keys[b] / shape->pace.granule + step - 1) / step;
@@ -413,42 +448,36 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_bound(const struct attnd_cut_shape *
     return cut->keys[b] > shape->pace.keys_item && needed > parts ? needed : parts;
 }
 
-/* What block @b takes of each array. */
-static ATTND_HOST_DEVICE struct attnd_cut_place attnd_cut_takes(const struct attnd_cut *cut,
-                                                                uint32_t b)
+/* What block @b takes: tiles, and parts if it is split. One that is refused has a tile. */
+static ATTND_OF_TEAM uint32_t attnd_cut_takes(const struct attnd_cut *cut, uint32_t b)
 {
-    const uint32_t parts = cut->parts[b];
-    const int refused = cut->kv_len[cut->request[b]] < 0;
-    struct attnd_cut_place takes = {parts, 0, 0, 0};
+    const uint32_t parts = cut->kv_len[cut->request[b]] < 0 ? 1 : cut->parts[b];
 
-    if (refused) {
-        takes.tile = ATTND_CUT_REFUSED_PARTS;
-        takes.merge = 1;
-    } else if (parts > 1) {
-        takes.merge = 1;
-        takes.partial = parts * cut->rows[b];
-        takes.list = parts;
-    }
-    return takes;
+    return attnd_cut_place(parts, parts > 1 ? parts : 0);
 }
 
 /* ---- tiles ---- */
 
-/* Keys [begin, end) of part @part of block @b; end ATTND_KV_OPEN: of the last one. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_begin(const struct attnd_cut_shape *shape,
-                                                  const struct attnd_cut *cut, uint32_t b,
-                                                  uint32_t part)
+/* The number of block @b's first tile. */
+static ATTND_OF_TEAM uint32_t attnd_cut_first_tile(const struct attnd_cut *cut, uint32_t b)
 {
-    const uint64_t granules = cut->keys[b] / shape->pace.granule;
+    return cut->place[b] >> 16;
+}
 
-    return part ? cut->first[b] + (uint32_t)(granules * part / cut->parts[b]) * shape->pace.granule
-                : 0;
+/* Where part @part of block @b begins: as even as whole granules are. */
+static ATTND_OF_TEAM uint32_t attnd_cut_begin(const struct attnd_cut_shape *shape,
+                                              const struct attnd_cut *cut, uint32_t b,
+                                              uint32_t part)
+{
+    const uint32_t granules = cut->keys[b] / shape->pace.granule, parts = cut->parts[b];
+    const uint32_t each = granules / parts, rest = granules - each * parts;
+
+    return part ? cut->first[b] + (each * part + rest * part / parts) * shape->pace.granule : 0;
 }
 
 /* As attnd_item_cost() in plan/plan.h. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_cost(const struct attnd_cut_shape *shape,
-                                                 const struct attnd_cut *cut, uint32_t b,
-                                                 uint32_t part)
+static ATTND_OF_TEAM uint32_t attnd_cut_cost(const struct attnd_cut_shape *shape,
+                                             const struct attnd_cut *cut, uint32_t b, uint32_t part)
 {
     const uint32_t begin = attnd_cut_begin(shape, cut, b, part),
                    last = cut->first[b] + cut->keys[b];
@@ -460,66 +489,59 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_cost(const struct attnd_cut_shape *s
 }
 
 /* The block of tile @t, of @blocks. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_block_at(const struct attnd_cut *cut, uint32_t blocks,
-                                                     uint32_t t)
+static ATTND_OF_TEAM uint32_t attnd_cut_block_at(const struct attnd_cut *cut, uint32_t blocks,
+                                                 uint32_t t)
 {
-    return attnd_cut_find(&cut->place->tile, blocks, sizeof(*cut->place) / sizeof(uint32_t), t);
+    return attnd_cut_find(cut->place, blocks, attnd_cut_place(t, ATTND_CUT_TILES_MAX));
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_cut_cost_class(uint32_t cost, uint32_t most)
+static ATTND_OF_TEAM uint32_t attnd_cut_cost_class(uint32_t cost, uint32_t most)
 {
     return ATTND_CUT_CLASSES - 1 - (uint32_t)((float)cost * (ATTND_CUT_CLASSES - 1) / (float)most);
 }
 
-/* The merge of block @b: of one that is split, or whose request is refused. */
-static ATTND_HOST_DEVICE struct attnd_merge attnd_cut_merge(const struct attnd_cut *cut, uint32_t b)
+/* Where block @b's parts begin in the list of parts: behind the one of all that are refused. */
+static ATTND_OF_TEAM uint32_t attnd_cut_list(const struct attnd_cut *cut, uint32_t b)
 {
-    const int refused = cut->kv_len[cut->request[b]] < 0;
-    struct attnd_merge merge;
-
-    merge.row_begin = cut->row[b];
-    merge.row_count = cut->rows[b];
-    merge.part_begin = refused ? 0 : ATTND_CUT_REFUSED_PARTS + cut->place[b].list;
-    merge.part_count = refused ? ATTND_CUT_REFUSED_PARTS : cut->parts[b];
-    return merge;
+    return 1 + (cut->place[b] & ATTND_CUT_TILES_MAX);
 }
 
-/* Where partial rows of block @b begin. Those of refused ones share a block, and behind it stands
- * one that is not a number. */
-static ATTND_HOST_DEVICE uint32_t attnd_cut_partial(const struct attnd_cut_shape *shape,
-                                                    const struct attnd_cut *cut, uint32_t b)
+/* Where partial rows of part @part of it begin. In front of all lie those of requests that are
+ * refused, and behind these rows that are no numbers. */
+static ATTND_OF_TEAM uint32_t attnd_cut_partial(const struct attnd_cut_shape *shape,
+                                                const struct attnd_cut *cut, uint32_t b,
+                                                uint32_t part)
 {
-    const int refused = cut->kv_len[cut->request[b]] < 0;
-
-    return refused ? 0 : ATTND_CUT_REFUSED_PARTS * shape->tokens + cut->place[b].partial;
+    return (1 + attnd_cut_list(cut, b) + part) * shape->tokens;
 }
 
-/* Part @part of block @b. */
-static ATTND_HOST_DEVICE void attnd_cut_tile(const struct attnd_cut_shape *shape,
-                                             const struct attnd_cut *cut, uint32_t b, uint32_t part,
-                                             struct attnd_tile *tile)
+/* Tile number @part of block @b. Its merge, if it has one, has the block's number. */
+static ATTND_OF_TEAM void attnd_cut_tile(const struct attnd_cut_shape *shape,
+                                         const struct attnd_cut *cut, uint32_t b, uint32_t part,
+                                         struct attnd_tile *tile)
 {
-    const uint32_t request = cut->request[b], parts = cut->parts[b];
-    const int refused = cut->kv_len[request] < 0, merged = refused || parts > 1;
-    const struct attnd_merge none = {0, 0, 0, 0};
+    const uint32_t request = cut->request[b];
+    const int refused = cut->kv_len[request] < 0;
+    const uint32_t parts = refused ? 1 : cut->parts[b];
+    const int split = parts > 1, merged = refused || split;
 
     tile->entry = request;
     tile->row_begin = cut->row[b];
     tile->row_count = cut->rows[b];
-    tile->kv_begin = refused ? 0 : attnd_cut_begin(shape, cut, b, part);
-    tile->kv_end =
-        refused || part + 1 == parts ? ATTND_KV_OPEN : attnd_cut_begin(shape, cut, b, part + 1);
-    tile->partial = merged ? attnd_cut_partial(shape, cut, b) : ATTND_NONE;
-    if (merged && !refused)
-        tile->partial += part * cut->rows[b];
-    tile->merge_begin = merged ? cut->place[b].merge : 0;
-    tile->merge_count = merged ? 1 : 0;
+    tile->kv_begin = split ? attnd_cut_begin(shape, cut, b, part) : 0;
+    tile->kv_end = part + 1 == parts ? ATTND_KV_OPEN : attnd_cut_begin(shape, cut, b, part + 1);
+    tile->partial = split ? attnd_cut_partial(shape, cut, b, part) : refused ? 0 : ATTND_NONE;
+    tile->merge_begin = merged ? b : 0;
+    tile->merge_count = (uint32_t)merged;
     tile->cost = refused ? ATTND_CUT_COST_TILE : attnd_cut_cost(shape, cut, b, part);
     tile->tile_class = attnd_cut_class(shape, cut, b);
-    tile->parts_alone = merged && !refused && parts <= ATTND_PARTS_ALONE_MAX;
+    tile->parts_alone = split && parts <= ATTND_PARTS_ALONE_MAX;
     tile->before = 0;
     tile->of_entry = attnd_cut_entry(shape, cut, request);
-    tile->first_merge = merged ? attnd_cut_merge(cut, b) : none;
+    tile->first_merge.row_begin = merged ? cut->row[b] : 0;
+    tile->first_merge.row_count = merged ? cut->rows[b] : 0;
+    tile->first_merge.part_begin = split ? attnd_cut_list(cut, b) : 0;
+    tile->first_merge.part_count = merged ? parts : 0;
 }
 
 #endif

@@ -24,21 +24,19 @@ static inline void attnd_team_sync(const struct attnd_team *team)
     (void)team;
 }
 
-/** attnd_team_scan() - each of @count elements of @width words becomes the sum of those in front of
- * it, and the one behind them the sum of all. All threads, behind a sync; it ends with one. */
-static inline void attnd_team_scan(const struct attnd_team *team, uint32_t *words, uint32_t count,
-                                   uint32_t width)
+/** attnd_team_scan() - each of @count words becomes the sum of those in front of it, and the one
+ * behind them the sum of all. All threads, behind a sync; it ends with one. */
+static inline void attnd_team_scan(const struct attnd_team *team, uint32_t *words, uint32_t count)
 {
+    uint32_t sum = 0;
+
     (void)team;
-    for (uint32_t w = 0; w < width; w++) {
-        uint32_t sum = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            const uint32_t here = words[i * width + w];
-            words[i * width + w] = sum;
-            sum += here;
-        }
-        words[count * width + w] = sum;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t here = words[i];
+        words[i] = sum;
+        sum += here;
     }
+    words[count] = sum;
 }
 
 /** attnd_team_seen() - what all threads have seen, in place of a thread's own. */
@@ -106,15 +104,14 @@ static inline float attnd_group_list(const struct attnd_team *team,
 /** attnd_team_order() - classes of @count tiles become their places, in the order of classes and
  * those of a class as they come. @counts: [ATTND_CUT_COUNTS]. Behind a sync; it ends with one. */
 static inline void attnd_team_order(const struct attnd_team *team, uint32_t *order, uint32_t count,
-                                    uint32_t *counts)
+                                    uint32_t *counts, uint32_t classes)
 {
     (void)team;
-    for (uint32_t c = 0; c <= ATTND_CUT_ORDERS; c++)
+    for (uint32_t c = 0; c < classes; c++)
         counts[c] = 0;
     for (uint32_t t = 0; t < count; t++)
-        counts[order[t] + 1]++;
-    for (uint32_t c = 1; c <= ATTND_CUT_ORDERS; c++)
-        counts[c] += counts[c - 1];
+        counts[order[t]]++;
+    attnd_team_scan(team, counts, classes);
     for (uint32_t t = 0; t < count; t++)
         order[t] = counts[order[t]]++;
 }

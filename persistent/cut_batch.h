@@ -9,7 +9,7 @@
 
 /* What came of it. */
 struct attnd_cut_result {
-    uint32_t blocks, tiles, merges, partials, parts;      /* without those of refused requests */
+    uint32_t blocks, tiles, parts;                        /* parts: of blocks that are split */
     uint32_t classes;                                     /* bit c: there are tiles of class c */
     uint32_t rows_max;                                    /* packed, of a block */
     uint32_t compute_tiles, whole_tiles, compute_workers; /* as in struct attnd_plan_head */
@@ -23,13 +23,15 @@ static ATTND_OF_TEAM void attnd_cut_requests(const struct attnd_team *team,
 {
     if (team->thread == 0)
         *cut->rows_refused = 0;
+    ATTND_ROLLED
     for (uint32_t r = team->thread; r <= shape->requests; r += team->threads)
         cut->row_begin[r] = shape->rows_each ? r * shape->rows_each : (uint32_t)qo_indptr[r];
     attnd_team_sync(team);
+    ATTND_ROLLED
     for (uint32_t r = team->thread; r < shape->requests; r += team->threads)
         attnd_cut_read(shape, cut, r, lengths[r]);
     attnd_team_sync(team);
-    attnd_team_scan(team, cut->block_begin, shape->requests, 1);
+    attnd_team_scan(team, cut->block_begin, shape->requests);
 }
 
 /* ---- in how many parts ---- */
@@ -46,8 +48,10 @@ static ATTND_OF_TEAM void attnd_cut_try(const struct attnd_team *team,
     float longest = 0.0f;
     uint32_t tiles = 0, parts;
 
+    ATTND_ROLLED
     for (uint32_t c = team->lane; c < ATTND_CUT_CLASSES; c += team->lanes)
         ns_of[c] = items_of[c] = 0;
+    ATTND_ROLLED
     for (uint32_t b = team->lane; b < blocks; b += team->lanes) {
         longest =
             attnd_cut_larger(longest, attnd_cut_part_ns(shape, cut, b, split, stretch, &parts));
@@ -55,9 +59,10 @@ static ATTND_OF_TEAM void attnd_cut_try(const struct attnd_team *team,
     }
     longest = attnd_group_longest(team, longest, &tiles);
     attnd_group_sync(team);
+    ATTND_ROLLED
     for (uint32_t b = team->lane; b < blocks; b += team->lanes) {
         const float ns = attnd_cut_part_ns(shape, cut, b, split, stretch, &parts);
-        const float of_longest = ns / longest;
+        const float of_longest = ATTND_OVER(ns, longest);
         const uint32_t c = attnd_cut_fewer((uint32_t)(of_longest * (ATTND_CUT_CLASSES - 1)),
                                            ATTND_CUT_CLASSES - 1);
         attnd_group_add(&ns_of[c], (uint32_t)(of_longest * ATTND_CUT_TIME_UNITS) * parts);
@@ -85,6 +90,7 @@ attnd_cut_decide(const struct attnd_team *team, const struct attnd_cut_shape *sh
     if (seen->count[0] && seen->count[1] && attnd_cut_fuse(team, shape, cut, blocks, seen, &choice))
         return choice;
     if ((float)waves * longest > share * ATTND_CUT_SLACK) {
+        ATTND_ROLLED
         for (way = team->group; way < ATTND_CUT_WAYS; way += team->groups)
             attnd_cut_try(team, shape, cut, blocks, way, share, stretch);
         attnd_team_sync(team);
@@ -99,14 +105,12 @@ static ATTND_OF_TEAM void attnd_cut_rank(const struct attnd_team *team,
                                          const struct attnd_cut_shape *shape,
                                          const struct attnd_cut *cut, uint32_t blocks)
 {
-    const struct attnd_cut_place nothing = {0, 0, 0, 0};
 
-    for (uint32_t b = team->thread; b < blocks; b += team->threads) {
-        cut->place[b] = nothing;
-        cut->place[b].tile = attnd_cut_class(shape, cut, b) == ATTND_TILE_MEMORY;
-    }
+    ATTND_ROLLED
+    for (uint32_t b = team->thread; b < blocks; b += team->threads)
+        cut->place[b] = attnd_cut_class(shape, cut, b) == ATTND_TILE_MEMORY;
     attnd_team_sync(team);
-    attnd_team_scan(team, &cut->place->tile, blocks, 4);
+    attnd_team_scan(team, cut->place, blocks);
 }
 
 /* Splits beyond those that the plan has room for are not made, the last ones. */
@@ -114,16 +118,15 @@ static ATTND_OF_TEAM void attnd_cut_clip(const struct attnd_team *team,
                                          const struct attnd_cut_shape *shape,
                                          const struct attnd_cut *cut, uint32_t blocks)
 {
-    const struct attnd_cut_place nothing = {0, 0, 0, 0};
 
-    for (uint32_t b = team->thread; b < blocks; b += team->threads) {
-        cut->place[b] = nothing;
-        cut->place[b].tile = cut->parts[b] - 1;
-    }
+    ATTND_ROLLED
+    for (uint32_t b = team->thread; b < blocks; b += team->threads)
+        cut->place[b] = cut->parts[b] - 1;
     attnd_team_sync(team);
-    attnd_team_scan(team, &cut->place->tile, blocks, 4);
+    attnd_team_scan(team, cut->place, blocks);
+    ATTND_ROLLED
     for (uint32_t b = team->thread; b < blocks; b += team->threads) {
-        const uint32_t before = cut->place[b].tile;
+        const uint32_t before = cut->place[b];
         const uint32_t left = before < shape->splits_max ? shape->splits_max - before : 0;
         cut->parts[b] = 1 + attnd_cut_fewer(cut->parts[b] - 1, left);
     }
@@ -141,8 +144,9 @@ static ATTND_OF_TEAM void attnd_cut_split_blocks(const struct attnd_team *team,
 
     if (ranked)
         attnd_cut_rank(team, shape, cut, blocks);
+    ATTND_ROLLED
     for (uint32_t b = team->thread; b < blocks; b += team->threads) {
-        const uint32_t before = ranked ? cut->place[b].tile : b;
+        const uint32_t before = ranked ? cut->place[b] : b;
         const int computes = ranked && attnd_cut_class(shape, cut, b) == ATTND_TILE_COMPUTE;
         const uint32_t nth = 1 + (computes ? b - before : before);
         cut->parts[b] = attnd_cut_wanted(shape, cut, choice, b, nth);
@@ -150,12 +154,13 @@ static ATTND_OF_TEAM void attnd_cut_split_blocks(const struct attnd_team *team,
     }
     if (attnd_team_total(team, splits) > shape->splits_max)
         attnd_cut_clip(team, shape, cut, blocks);
+    ATTND_ROLLED
     for (uint32_t b = team->thread; b < blocks; b += team->threads) {
         cut->parts[b] = attnd_cut_bound(shape, cut, b, cut->parts[b]);
         cut->place[b] = attnd_cut_takes(cut, b);
     }
     attnd_team_sync(team);
-    attnd_team_scan(team, &cut->place->tile, blocks, 4);
+    attnd_team_scan(team, cut->place, blocks);
 }
 
 /* ---- all of it ---- */
@@ -179,9 +184,10 @@ static ATTND_OF_TEAM void attnd_cut_sort(const struct attnd_team *team,
     const int fused = result->compute_workers != 0;
     uint32_t most = 0, most_computing = 1, whole = 0, computes = 0;
 
+    ATTND_ROLLED
     for (uint32_t t = team->thread; t < tiles; t += team->threads) {
         const uint32_t b = attnd_cut_block_at(cut, blocks, t);
-        const uint32_t cost = attnd_cut_cost(shape, cut, b, t - cut->place[b].tile);
+        const uint32_t cost = attnd_cut_cost(shape, cut, b, t - attnd_cut_first_tile(cut, b));
         const uint32_t place = fused ? attnd_cut_order_place(shape, cut, b) : 2;
         cut->order[t] = cost;
         if (place == 2)
@@ -197,14 +203,16 @@ static ATTND_OF_TEAM void attnd_cut_sort(const struct attnd_team *team,
         result->whole_tiles = attnd_team_total(team, whole);
         result->compute_tiles = attnd_team_total(team, computes);
     }
+    ATTND_ROLLED
     for (uint32_t t = team->thread; t < tiles; t += team->threads) {
         const uint32_t place =
             fused ? attnd_cut_order_place(shape, cut, attnd_cut_block_at(cut, blocks, t)) : 2;
         cut->order[t] = attnd_cut_cost_class(cut->order[t], place == 2 ? most : most_computing) +
-                        place * ATTND_CUT_CLASSES;
+                        (fused ? place * ATTND_CUT_CLASSES : 0);
     }
     attnd_team_sync(team);
-    attnd_team_order(team, cut->order, tiles, cut->counts);
+    attnd_team_order(team, cut->order, tiles, cut->counts,
+                     (fused ? ATTND_CUT_PLACES : 1) * ATTND_CUT_CLASSES);
 }
 
 /* Tiles of the requests that are there; of those whose length is -1, that are refused. May be done
@@ -214,11 +222,12 @@ static ATTND_OF_TEAM struct attnd_cut_result attnd_cut_batch(const struct attnd_
                                                              const struct attnd_cut *cut)
 {
     const uint32_t blocks = cut->block_begin[shape->requests];
-    struct attnd_cut_seen seen = {{0, 0}, {0, 0}, {INFINITY, INFINITY}, 0, {0, 0}, 0};
-    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct attnd_cut_seen seen = {{0, 0}, {INFINITY, INFINITY}, {0, 0}, {0, 0}, 0, 0};
+    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0, 0};
 
     if (!blocks)
         return result;
+    ATTND_ROLLED
     for (uint32_t b = team->thread; b < blocks; b += team->threads) {
         attnd_cut_look(shape, cut, b);
         attnd_cut_count(&seen, attnd_cut_class(shape, cut, b), cut->time_ns[b], cut->keys[b],
@@ -228,13 +237,10 @@ static ATTND_OF_TEAM struct attnd_cut_result attnd_cut_batch(const struct attnd_
     const int mixed = seen.count[0] && seen.count[1];
     const struct attnd_cut_choice choice = attnd_cut_decide(team, shape, cut, blocks, &seen);
     attnd_cut_split_blocks(team, shape, cut, blocks, &choice, mixed);
-    const struct attnd_cut_place end = cut->place[blocks];
-    result.tiles = end.tile;
+    result.tiles = cut->place[blocks] >> 16;
+    result.parts = cut->place[blocks] & ATTND_CUT_TILES_MAX;
     result.compute_workers = choice.compute_workers;
     attnd_cut_sort(team, shape, cut, blocks, &result);
-    result.merges = end.merge;
-    result.partials = end.partial;
-    result.parts = end.list;
     result.rows_max = seen.rows_max;
     result.classes = (seen.count[0] ? 1u : 0) | (seen.count[1] ? 2u : 0);
     return result;

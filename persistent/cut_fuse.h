@@ -6,15 +6,8 @@
 #ifndef ATTND_PERSISTENT_CUT_FUSE_H
 #define ATTND_PERSISTENT_CUT_FUSE_H
 
-#ifdef __CUDACC__
-#define ATTND_OF_TEAM __device__ __forceinline__
-#define ATTND_OF_TEAM_CALL                                                                         \
-    __device__ __noinline__ /* what few batches need: registers of its own                         \
-                             */
-#else
+#ifndef __CUDACC__
 #include "persistent/cut_alone.h"
-#define ATTND_OF_TEAM inline
-#define ATTND_OF_TEAM_CALL inline
 #endif
 #include "persistent/fuse.h"
 
@@ -41,7 +34,8 @@ attnd_cut_fuse_batch(const struct attnd_cut_shape *shape, const struct attnd_cut
     batch.blocks = (float)seen->count[ATTND_TILE_COMPUTE];
     batch.longest_ns = seen->longest_ns[ATTND_TILE_COMPUTE];
     batch.shortest_ns = seen->shortest_ns[ATTND_TILE_COMPUTE];
-    batch.mean_ns = seen->total_ns[ATTND_TILE_COMPUTE] / (float)seen->count[ATTND_TILE_COMPUTE];
+    batch.mean_ns =
+        attnd_cut_total_ns(seen, ATTND_TILE_COMPUTE) / (float)seen->count[ATTND_TILE_COMPUTE];
     batch.part_ns = shape->pace.part_ns + rows * shape->pace.part_row_ns;
     batch.reading_ns = attnd_cut_larger(bytes_ns, memory_ns);
     batch.readers =
@@ -70,6 +64,7 @@ static ATTND_OF_TEAM int attnd_cut_fuse_way(const struct attnd_fuse_batch *batch
     const uint32_t kind = way / ATTND_CUT_FUSE_WAVES, parts = kind < 2 ? kind + 1 : 3;
     attnd_real waves = attnd_fuse_larger(parts <= 1, ceil(items / batch->workers) - 1);
 
+    ATTND_ROLLED
     for (uint32_t i = way % ATTND_CUT_FUSE_WAVES; i > 0; i--)
         waves = ceil(waves * ATTND_FUSE_WAVES_STEP + (attnd_real)1e-3);
     if (waves > items || (parts > 1 && batch->longest_ns / (attnd_real)parts + batch->part_ns <
@@ -87,6 +82,7 @@ static ATTND_OF_TEAM uint32_t attnd_cut_fuse_first(const float *ends, uint32_t f
 {
     uint32_t found = ATTND_NONE;
 
+    ATTND_ROLLED
     for (uint32_t way = first; way < first + count; way++)
         if (ends[way] < *before) {
             *before = ends[way];
@@ -102,11 +98,13 @@ static ATTND_OF_TEAM uint32_t attnd_cut_fuse_best(const float *ends, uint32_t fu
     float serial = INFINITY, both = INFINITY;
     uint32_t all = ATTND_CUT_FUSE_SOME, some = ATTND_NONE;
 
+    ATTND_ROLLED
     for (uint32_t way = ATTND_CUT_FUSE_SOME; way < ATTND_CUT_FUSE_WAYS; way++)
         if (ends[way] < serial * gain) {
             serial = ends[way];
             all = way;
         }
+    ATTND_ROLLED
     for (uint32_t parts = 1; parts <= ATTND_FUSE_PARTS_MAX; parts++) {
         float before = parts > 1 ? both * gain : both;
         const uint32_t found =
@@ -128,6 +126,7 @@ static ATTND_OF_TEAM uint32_t attnd_cut_fuse_splits(const struct attnd_team *tea
 {
     uint32_t splits = 0;
 
+    ATTND_ROLLED
     for (uint32_t b = team->thread; b < blocks; b += team->threads)
         if (attnd_cut_class(shape, cut, b) == ATTND_TILE_MEMORY)
             splits +=
@@ -144,9 +143,9 @@ static ATTND_OF_TEAM_CALL int attnd_cut_fuse(const struct attnd_team *team,
                                              struct attnd_cut_choice *choice)
 {
     const float heads = (float)shape->heads_kv, workers = (float)shape->workers;
-    const float compute_ns = seen->total_ns[ATTND_TILE_COMPUTE] * heads / workers;
-    const float memory_ns = seen->total_ns[ATTND_TILE_MEMORY] * heads / workers;
-    const float bytes_ns = seen->keys * heads * shape->pace.bytes_ns;
+    const float compute_ns = attnd_cut_total_ns(seen, ATTND_TILE_COMPUTE) * heads / workers;
+    const float memory_ns = attnd_cut_total_ns(seen, ATTND_TILE_MEMORY) * heads / workers;
+    const float bytes_ns = attnd_cut_keys(seen) * heads * shape->pace.bytes_ns;
     const float serial = compute_ns + attnd_cut_larger(memory_ns, bytes_ns);
     const int automatic = shape->pace.fusion == 0;
     float *const ends = (float *)(void *)cut->way_ns;
@@ -158,6 +157,7 @@ static ATTND_OF_TEAM_CALL int attnd_cut_fuse(const struct attnd_team *team,
     const struct attnd_fuse_batch batch = attnd_cut_fuse_batch(shape, seen, memory_ns, bytes_ns);
     struct attnd_fuse_way how;
     float end;
+    ATTND_ROLLED
     for (uint32_t way = team->thread; way < ATTND_CUT_FUSE_WAYS; way += team->threads)
         ends[way] =
             attnd_cut_fuse_way(&batch, way, &how) ? (float)attnd_fuse_end(&batch, &how) : INFINITY;

@@ -12,8 +12,9 @@
 /* Splitting for balance adds so many items for each worker, at most. */
 #define ATTND_CUT_TILES_PER_WORKER 4u
 
-/* Parts of a block whose request is refused; their places come in front of all others'. */
-#define ATTND_CUT_REFUSED_PARTS 2u
+/* Partial rows in front of all others, in blocks: of requests that are refused, and of no numbers.
+ */
+#define ATTND_CUT_REFUSED_BLOCKS 2u
 
 /* How long the worker's tiles take, as its plans reckon; nanoseconds of one KV head. */
 struct attnd_pace {

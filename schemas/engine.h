@@ -108,17 +108,17 @@ struct attnd_engine_cut {
     uint64_t lengths, table, qo_indptr; /* the engine's arrays: int32 */
     uint64_t errors;                    /* uint32 [requests]; 0: not wanted */
     uint64_t mirror;
-    uint64_t tiles_at, merges_at, parts_at, lengths_at;
+    uint64_t tiles_at, parts_at, lengths_at;
     uint64_t arrivals;        /* counters of merges, which are zero between runs */
     uint64_t states, outputs; /* of partial rows */
-    uint64_t set_version;     /* of the plan when its shape was taken; bit 63: it is a cut */
+    uint64_t set_version;     /* bit 63: it is a cut; below a number of its own */
     uint32_t blocks_max, tiles_max;
     uint32_t pages; /* of the pool */
     uint32_t lane;
     struct attnd_plan_head head; /* its counts are the cut's; scales are multiplied */
     struct attnd_variant variant;
 };
-ATTND_ASSERT_SIZE(attnd_engine_cut, 104 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
+ATTND_ASSERT_SIZE(attnd_engine_cut, 104 + 12 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
 #define ATTND_CUT_VERSION (1ull << 63)
 
 /* A prepared run. Memories are the session's numbers. */

@@ -20,6 +20,7 @@
 #include "bench/gpu/idle_tax.h"
 #include "bench/gpu/latency.h"
 #include "bench/gpu/peers.h"
+#include "bench/gpu/plan_device.h"
 #include "bench/gpu/trace.h"
 #include "bench/support/private_service.h"
 
@@ -293,6 +294,8 @@ static void measure_elastic(struct bench_suite *suite, const char *const *servic
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
     gpu_measure_engine_layers(suite, "_elastic");
+    bench_suite_go_on(suite);
+    gpu_measure_device_plans(suite);
     bench_suite_go_on(suite);
     measure_beside_none(suite, "_elastic");
     gpu_measure_crowd(suite, "_elastic");

@@ -102,6 +102,7 @@ struct attnd_engine {
     struct engine_plan *plans;
     struct engine_run **runs; /* [facts.runs_max], a slot each */
     uint32_t serial;
+    uint64_t cuts; /* that were enqueued: a number each */
 };
 
 /* ---- engine.c ---- */

@@ -131,8 +131,8 @@ static int find_bounds(const struct attnd_engine *engine, const struct attnd_cut
     if (bounds->blocks * longest > CUT_ITEMS_BOUND_MAX)
         return range(ATTND_F_KV_LEN, shape->keys, shape->pace.keys_item - 1u);
     bounds->added = shape->splits_max + bounds->blocks * longest;
-    bounds->tiles = ATTND_CUT_REFUSED_PARTS * bounds->blocks + bounds->added;
-    bounds->partial_rows = (ATTND_CUT_REFUSED_PARTS + 2 * bounds->added) * shape->tokens;
+    bounds->tiles = bounds->blocks + bounds->added;
+    bounds->partial_rows = (ATTND_CUT_REFUSED_BLOCKS + 2 * bounds->added) * shape->tokens;
     bounds->shared_bytes =
         engine->facts.cut_bytes + (uint64_t)shape->requests * engine->facts.cut_request_bytes +
         bounds->blocks * engine->facts.cut_block_bytes +
@@ -165,10 +165,8 @@ static int place(struct attnd_engine *engine, struct engine_lane *at, const stru
         bounds->partial_rows * head->heads_q * head->dim_vo * sizeof(float);
 
     cut->tiles_at = line(sizeof(cut->head) + sizeof(cut->variant));
-    cut->merges_at = line(cut->tiles_at + bounds->tiles * sizeof(struct attnd_tile));
-    cut->parts_at = line(cut->merges_at + bounds->blocks * sizeof(struct attnd_merge));
-    cut->lengths_at =
-        line(cut->parts_at + (ATTND_CUT_REFUSED_PARTS + 2 * bounds->added) * sizeof(uint32_t));
+    cut->parts_at = line(cut->tiles_at + bounds->tiles * sizeof(struct attnd_tile));
+    cut->lengths_at = line(cut->parts_at + (1 + 2 * bounds->added) * sizeof(uint32_t));
     int rc = grow(engine, &at->cut,
                   line(cut->lengths_at + (uint64_t)cut->shape.requests * sizeof(int32_t)));
     if (rc == 0)
@@ -222,7 +220,7 @@ static int describe(struct attnd_engine *engine, uint32_t pool, struct engine_la
                                      .table = args->table,
                                      .qo_indptr = args->qo_indptr,
                                      .errors = args->errors,
-                                     .set_version = view->image.set_version | ATTND_CUT_VERSION,
+                                     .set_version = ATTND_CUT_VERSION | ++engine->cuts,
                                      .pages = info.desc.pages,
                                      .lane = at->lane,
                                      .head = head_of(view),

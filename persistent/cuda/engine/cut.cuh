@@ -22,10 +22,8 @@ constexpr uint32_t cut_blocks = 8;
 
 /* The first block's, beside the arrays of struct attnd_cut. */
 struct CutShared {
-    alignas(16) uint32_t words[offsetof(ActiveRun, k_map) / 4];       /* the run's, from its plan */
-    attnd_tile tiles[engine_workers_max];                             /* first tiles of workers */
-    uint32_t heads[engine_workers_max], partials[engine_workers_max]; /* of the merge's parts */
-    uint32_t first_of[engine_workers_max];                            /* which tile stands there */
+    alignas(16) uint32_t words[offsetof(ActiveRun, k_map) / 4]; /* what item_place() looks at */
+    attnd_tile tiles[engine_workers_max];                       /* those that stand first */
     uint32_t pages_refused, refused; /* 1: a request is, for its pages; for anything */
 };
 
@@ -114,21 +112,48 @@ __device__ __forceinline__ void check_pages(EngineSession *session, EnginePlan *
     }
 }
 
-/* Runs of the plan find its tables; the last block. What a graph has captured may be of another
- * shape than the last one's. */
-__device__ __forceinline__ void cut_tables(EngineSession *session, EnginePlan *plan,
-                                           const attnd_engine_cut &cut)
+/* All words of runs that follow from the plan, but for what the first block finds anew each time.
+ */
+__device__ __forceinline__ void cut_words(ActiveRun *words, const attnd_engine_cut &cut)
+{
+    words->plan = cut.head;
+    words->tiles = reinterpret_cast<const attnd_tile *>(cut.mirror + cut.tiles_at);
+    words->merges = nullptr; /* no tile has more than its first one */
+    words->merge_parts = reinterpret_cast<const uint32_t *>(cut.mirror + cut.parts_at);
+    words->kv_pages = reinterpret_cast<const int32_t *>(cut.table);
+    words->kv_len = reinterpret_cast<const int32_t *>(cut.mirror + cut.lengths_at);
+    words->arrivals = reinterpret_cast<uint32_t *>(cut.arrivals);
+    words->states = reinterpret_cast<float *>(cut.states);
+    words->outputs = reinterpret_cast<float *>(cut.outputs);
+    words->group_reciprocal = reciprocal_of(cut.shape.group);
+    words->heads_reciprocal = reciprocal_of(cut.shape.heads_kv);
+}
+
+/* What does not change from launch to launch of a graph; the last block. Tables are looked up
+ * again each time, because what a graph has captured may be older than the memories of now. */
+__device__ __forceinline__ void cut_constants(EngineSession *session, EnginePlan *plan,
+                                              const attnd_engine_cut &cut)
 {
     constexpr uint32_t tabled = ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES;
-    if (plan->set_version == cut.set_version && !(cut.head.options & tabled))
+    const attnd_plan_head &head = cut.head;
+    if (plan->set_version == cut.set_version && !(head.options & tabled))
         return;
     uint32_t *front = reinterpret_cast<uint32_t *>(cut.mirror);
-    const uint32_t *head = reinterpret_cast<const uint32_t *>(&cut.head);
-    if (threadIdx.x < (sizeof(cut.head) + sizeof(cut.variant)) / 4)
-        front[threadIdx.x] = head[threadIdx.x];
+    if (threadIdx.x < (sizeof(head) + sizeof(cut.variant)) / 4)
+        front[threadIdx.x] = reinterpret_cast<const uint32_t *>(&head)[threadIdx.x];
+    __syncthreads(); /* all have seen the version */
     if (threadIdx.x == 0) {
+        const uint32_t variant =
+            variant_index(head.dim_qk, head.dim_vo, head.dtype, head.kv_dtype, head.options);
+        cut_words(reinterpret_cast<ActiveRun *>(plan->words), cut);
         plan->place.mirror = cut.mirror;
-        plan->set_version = cut.set_version; /* as the first block will have it */
+        plan->odd = head.q_pitch.row % 8 || head.q_pitch.head % 8;
+        plan->cut_variant = variant;
+        plan->cut_code = variant == variants_count                           ? ATTND_E_UNSUPPORTED
+                         : !tables_there(session, head.options, cut.variant) ? ATTND_E_UNKNOWN
+                                                                             : 0;
+        plan->set_version = cut.set_version;
+        plan->advance_version = 0;
     }
     __syncthreads();
     for (uint32_t slot = threadIdx.x; slot < prepared_max; slot += team_threads)
@@ -151,7 +176,7 @@ __device__ __forceinline__ void cut_beside(EngineSession *session, EnginePlan *p
          request < cut.shape.requests; request += (cut_blocks - 1) * team_warps)
         check_pages(session, plan, cut, request);
     if (rank == cut_blocks - 1)
-        cut_tables(session, plan, cut);
+        cut_constants(session, plan, cut);
     __syncthreads();
     cluster_wait(); /* the first block has cleared its bits */
     if (cut_shared()->pages_refused) {
@@ -171,26 +196,27 @@ __device__ __forceinline__ void cut_beside(EngineSession *session, EnginePlan *p
 __device__ __forceinline__ void write_tiles(const attnd_team *team, const attnd_engine_cut &args,
                                             const attnd_cut &cut, const attnd_cut_result &result)
 {
-    const attnd_cut_shape *shape = &args.shape;
+    constexpr uint32_t vectors = sizeof(attnd_tile) / 16;
     uint4 *tiles = reinterpret_cast<uint4 *>(args.mirror + args.tiles_at);
-    attnd_merge *merges = reinterpret_cast<attnd_merge *>(args.mirror + args.merges_at);
     uint32_t *parts = reinterpret_cast<uint32_t *>(args.mirror + args.parts_at);
+#pragma unroll 1
     for (uint32_t t = team->thread; t < result.tiles; t += team_threads) {
         const uint32_t b = attnd_cut_block_at(&cut, result.blocks, t);
-        const uint32_t part = t - cut.place[b].tile, place = cut.order[t];
+        const uint32_t part = t - attnd_cut_first_tile(&cut, b), place = cut.order[t];
         union {
             attnd_tile tile;
-            uint4 vectors[sizeof(attnd_tile) / 16];
+            uint4 vector[vectors];
         };
-        attnd_cut_tile(shape, &cut, b, part, &tile);
+        attnd_cut_tile(&args.shape, &cut, b, part, &tile);
+        const bool first = place < engine_workers_max;
+        uint4 *begins = reinterpret_cast<uint4 *>(&cut_shared()->tiles[first ? place : 0]);
 #pragma unroll
-        for (uint32_t v = 0; v < sizeof(attnd_tile) / 16; v++)
-            tiles[place * (sizeof(attnd_tile) / 16) + v] = vectors[v];
-        if (place < engine_workers_max)
-            cut_shared()->first_of[place] = t;
-        if (tile.merge_count && part == 0)
-            merges[tile.merge_begin] = tile.first_merge;
-        if (tile.merge_count && tile.first_merge.part_begin)
+        for (uint32_t v = 0; v < vectors; v++) {
+            tiles[place * vectors + v] = vector[v];
+            if (first)
+                begins[v] = vector[v];
+        }
+        if (tile.first_merge.part_begin)
             parts[tile.first_merge.part_begin + part] = tile.partial;
     }
 }
@@ -202,7 +228,7 @@ __device__ __forceinline__ void write_requests(const attnd_team *team, EngineSes
 {
     int32_t *lengths = reinterpret_cast<int32_t *>(args.mirror + args.lengths_at);
     uint32_t *errors = reinterpret_cast<uint32_t *>(args.errors);
-    const int32_t *given = reinterpret_cast<const int32_t *>(args.lengths);
+#pragma unroll 1
     for (uint32_t r = team->thread; r < args.shape.requests; r += team_threads) {
         const int32_t length = cut.kv_len[r];
         lengths[r] = max(length, 0);
@@ -212,136 +238,102 @@ __device__ __forceinline__ void write_requests(const attnd_team *team, EngineSes
             continue;
         cut_shared()->refused = 1;
         if (!(cut_refused_bits()[r / 32] >> r % 32 & 1))
-            cut_report(session, plan, args.lane, ATTND_F_KV_LEN, r, given[r], args.shape.keys);
+            cut_report(session, plan, args.lane, ATTND_F_KV_LEN, r,
+                       reinterpret_cast<const int32_t *>(args.lengths)[r], args.shape.keys);
     }
 }
 
-/* The list of parts of refused requests: rows that see nothing, and behind these such as are no
- * number. */
+/* The part that takes the place of those of refused requests: rows that are no numbers. */
 __device__ __forceinline__ void write_refused(const attnd_team *team, const attnd_engine_cut &args)
 {
-    uint32_t *parts = reinterpret_cast<uint32_t *>(args.mirror + args.parts_at);
     const uint32_t states = args.shape.tokens * args.head.heads_q;
-    if (team->thread < ATTND_CUT_REFUSED_PARTS)
-        parts[team->thread] = team->thread * args.shape.tokens;
+    if (team->thread == 0)
+        *reinterpret_cast<uint32_t *>(args.mirror + args.parts_at) = args.shape.tokens;
+#pragma unroll 1
     for (uint32_t i = team->thread; i < states; i += team_threads)
         reinterpret_cast<float2 *>(args.states)[states + i] = make_float2(0.0f, NAN);
 }
 
-/* The words of runs that follow from the plan. All threads; it ends with a sync. */
-__device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_engine_cut &args,
-                                           const attnd_cut_result &result)
+/* What of the plan's words is found anew each time, here and for item_place(). One thread. */
+__device__ __forceinline__ void write_words(EnginePlan *plan, const attnd_engine_cut &args,
+                                            const attnd_cut_result &result)
 {
-    ActiveRun *words = reinterpret_cast<ActiveRun *>(cut_shared()->words);
-    const uint32_t head_words = sizeof(attnd_plan_head) / 4;
-    for (uint32_t i = team->thread; i < sizeof(cut_shared()->words) / 4; i += team_threads)
-        cut_shared()->words[i] =
-            i < head_words ? reinterpret_cast<const uint32_t *>(&args.head)[i] : 0;
-    __syncthreads();
-    if (team->thread == 0) {
-        const uint32_t many = result.rows_max > 8 && args.shape.page_size % 16 == 0;
-        words->plan.tiles = result.tiles;
-        words->plan.merges = result.merges;
-        words->plan.parts = result.parts;
-        words->plan.partial_rows = result.partials;
-        words->plan.compute_tiles = result.compute_tiles;
-        words->plan.compute_workers = uint16_t(result.compute_workers);
-        words->plan.whole_tiles = uint16_t(result.whole_tiles);
-        words->plan.flags |= result.classes == 3 ? ATTND_PLAN_ONE_PASS : 0;
-        words->tiles = reinterpret_cast<const attnd_tile *>(args.mirror + args.tiles_at);
-        words->merges = reinterpret_cast<const attnd_merge *>(args.mirror + args.merges_at);
-        words->merge_parts = reinterpret_cast<const uint32_t *>(args.mirror + args.parts_at);
-        words->kv_pages = reinterpret_cast<const int32_t *>(args.table);
-        words->kv_len = reinterpret_cast<const int32_t *>(args.mirror + args.lengths_at);
-        words->arrivals = reinterpret_cast<uint32_t *>(args.arrivals);
-        words->states = reinterpret_cast<float *>(args.states);
-        words->outputs = reinterpret_cast<float *>(args.outputs);
-        words->group_reciprocal = reciprocal_of(args.shape.group);
-        words->heads_reciprocal = reciprocal_of(args.shape.heads_kv);
-        words->passes = uint8_t(many);
-    }
-    __syncthreads();
+    ActiveRun *here = reinterpret_cast<ActiveRun *>(cut_shared()->words);
+    ActiveRun *there = reinterpret_cast<ActiveRun *>(plan->words);
+    attnd_plan_head head;
+    head.tiles = result.tiles;
+    head.merges = result.blocks;
+    head.parts = 1 + result.parts;
+    head.partial_rows = (1 + head.parts) * args.shape.tokens;
+    head.flags = args.head.flags | (result.classes == 3 ? ATTND_PLAN_ONE_PASS : 0);
+    head.compute_tiles = result.compute_tiles;
+    head.compute_workers = uint16_t(result.compute_workers);
+    head.whole_tiles = uint16_t(result.whole_tiles);
+    here->plan.tiles = there->plan.tiles = head.tiles;
+    there->plan.merges = head.merges;
+    there->plan.parts = head.parts;
+    there->plan.partial_rows = head.partial_rows;
+    here->plan.flags = there->plan.flags = head.flags;
+    here->plan.compute_tiles = there->plan.compute_tiles = head.compute_tiles;
+    here->plan.compute_workers = there->plan.compute_workers = head.compute_workers;
+    here->plan.whole_tiles = there->plan.whole_tiles = head.whole_tiles;
+    here->plan.heads_kv = args.shape.heads_kv;
+    here->heads_reciprocal = reciprocal_of(args.shape.heads_kv);
+    here->passes = result.rows_max > 8 && args.shape.page_size % 16 == 0;
+    plan->passes = here->passes;
 }
 
-/* The plan's block, but for first items. @code: why nothing is to be executed. */
-__device__ __forceinline__ void write_plan(const attnd_team *team, const EngineSession *session,
-                                           EnginePlan *plan, const attnd_engine_cut &args,
-                                           uint32_t tiles, uint32_t code)
+/* @code: why nothing is to be executed. One thread. */
+__device__ __forceinline__ void write_decision(EnginePlan *plan, const attnd_engine_cut &args,
+                                               uint32_t tiles, uint32_t code)
 {
-    const ActiveRun *words = reinterpret_cast<const ActiveRun *>(cut_shared()->words);
-    const attnd_plan_head *head = &args.head;
-    if (team->thread < sizeof(plan->words) / 16)
-        reinterpret_cast<uint4 *>(plan->words)[team->thread] =
-            reinterpret_cast<const uint4 *>(cut_shared()->words)[team->thread];
-    if (team->thread != team_threads - 1)
-        return;
-    const uint32_t variant =
-        variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
-    if (!tables_there(session, head->options, args.variant))
-        code = ATTND_E_UNKNOWN;
-    if (variant == variants_count)
-        code = ATTND_E_UNSUPPORTED;
+    const uint32_t variant = __ldcg(&plan->cut_variant), constant = __ldcg(&plan->cut_code);
+    code = constant ? constant : code;
     plan->decision = {code ? 0 : tiles * args.shape.heads_kv, uint16_t(variant), 0, code, 0};
-    plan->odd = head->q_pitch.row % 8 || head->q_pitch.head % 8;
-    plan->passes = words->passes;
-    plan->set_version = args.set_version;
-    plan->advance_version = 0;
 }
 
-/* First items of workers. A lane makes one of them, then a warp finds and writes what each needs.
- */
+/* First items of workers, a warp each, of tiles that stand first. */
 __device__ __forceinline__ void write_first(const attnd_team *team, EnginePlan *plan,
                                             const attnd_engine_cut &args, const attnd_cut &cut,
                                             const attnd_cut_result &result)
 {
     constexpr uint32_t each = engine_workers_max / team_warps;
-    CutShared *shared = cut_shared();
-    const attnd_cut_shape *shape = &args.shape;
+    const attnd_cut_shape &shape = args.shape;
+    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(cut_shared()->words);
     /* Of a fused plan workers ask for all of theirs. */
-    const uint32_t items = result.compute_tiles ? 0 : result.tiles * shape->heads_kv;
-    const uint32_t workers = min(shape->workers, items);
-    if (team->thread < workers) {
-        const ItemPlace place = item_place(reinterpret_cast<const ActiveRun *>(shared->words),
-                                           team->thread, shape->workers);
-        const uint32_t t = shared->first_of[place.tile];
-        const uint32_t b = attnd_cut_block_at(&cut, result.blocks, t);
-        attnd_cut_tile(shape, &cut, b, t - cut.place[b].tile, &shared->tiles[team->thread]);
-        shared->heads[team->thread] = place.head;
-        shared->partials[team->thread] = attnd_cut_partial(shape, &cut, b);
-    }
-    __syncthreads();
-    int32_t pages[each];
-#pragma unroll
-    for (uint32_t i = 0; i < each; i++) {
-        const uint32_t worker = i * team_warps + team->group;
-        const attnd_tile *tile = &shared->tiles[worker];
-        const uint32_t page =
-            worker < workers ? tile->kv_begin / shape->page_size + team->lane : ATTND_NONE;
-        pages[i] = 0;
-        if (worker < workers && page < tile->of_entry.page_count)
-            pages[i] = __ldcg(reinterpret_cast<const int32_t *>(args.table) +
-                              tile->of_entry.page_begin + page);
-    }
-#pragma unroll
+    const uint32_t items = result.compute_tiles ? 0 : result.tiles * shape.heads_kv;
+    const uint32_t workers = min(shape.workers, items), lane = team->lane;
+    /* A lane finds the place of the warp's item of its number. */
+    const uint32_t mine = lane * team_warps + team->group;
+    ItemPlace place = {0, 0};
+    if (mine < workers)
+        place = item_place(run, mine, shape.workers);
+#pragma unroll 1
     for (uint32_t i = 0; i < each; i++) {
         const uint32_t worker = i * team_warps + team->group;
         if (worker >= workers)
             return;
-        const attnd_tile *tile = &shared->tiles[worker];
+        const attnd_tile *tile = &cut_shared()->tiles[__shfl_sync(0xffffffffu, place.tile, i)];
+        const uint32_t head = __shfl_sync(0xffffffffu, place.head, i);
+        const uint32_t page = tile->kv_begin / shape.page_size + lane;
         const attnd_merge merge = tile->first_merge;
         EngineFirst *first = &plan->first[worker];
-        /* Parts lie side by side; those of refused requests are no exception. */
-        const uint32_t rows = merge.part_begin ? tile->row_count : shape->tokens;
-        first->pages[team->lane] = pages[i];
-        first->parts[team->lane] =
-            team->lane < merge.part_count ? shared->partials[worker] + team->lane * rows : 0;
-        if (team->lane < sizeof(attnd_tile) / 4)
-            reinterpret_cast<uint32_t *>(&first->tile)[team->lane] =
-                reinterpret_cast<const uint32_t *>(tile)[team->lane];
-        if (team->lane == 0) {
+        int32_t id = 0;
+        if (page < tile->of_entry.page_count)
+            id = __ldcg(reinterpret_cast<const int32_t *>(args.table) + tile->of_entry.page_begin +
+                        page);
+        /* Parts lie side by side, behind the one of refused requests. */
+        const uint32_t part =
+            merge.part_begin ? (1 + merge.part_begin + lane) * shape.tokens : shape.tokens;
+        first->parts[lane] = lane < merge.part_count ? part : 0;
+        if (lane < sizeof(attnd_tile) / 4)
+            reinterpret_cast<uint32_t *>(&first->tile)[lane] =
+                reinterpret_cast<const uint32_t *>(tile)[lane];
+        if (lane == 0) {
             first->kv_len = max(cut.kv_len[tile->entry], 0);
-            first->kv_head = shared->heads[worker];
+            first->kv_head = head;
         }
+        first->pages[lane] = id;
     }
 }
 
@@ -375,11 +367,13 @@ __device__ __forceinline__ void refuse_rows(const attnd_team *team, EngineSessio
                                             EnginePlan *plan, const attnd_engine_cut &args)
 {
     uint32_t *errors = reinterpret_cast<uint32_t *>(args.errors);
+#pragma unroll 1
     for (uint32_t r = team->thread; errors && r < args.shape.requests; r += team_threads)
         errors[r] = ATTND_E_RANGE;
-    if (team->thread == 0)
+    if (team->thread == 0) {
         cut_report(session, plan, args.lane, ATTND_F_QO_INDPTR, 0, 0, args.shape.rows);
-    write_plan(team, session, plan, args, 0, ATTND_E_RANGE);
+        write_decision(plan, args, 0, ATTND_E_RANGE);
+    }
 }
 
 __device__ __forceinline__ void cut_first(EngineSession *session, EnginePlan *plan,
@@ -410,18 +404,20 @@ __device__ __forceinline__ void cut_first(EngineSession *session, EnginePlan *pl
     } else {
         result = cut_all(&team, args, cut);
     }
-    fill_words(&team, args, result);
     if (refused) {
         refuse_rows(&team, session, plan, args);
         return;
     }
-    write_requests(&team, session, plan, args, cut);
+    if (team.thread == team_threads - 1) {
+        write_words(plan, args, result);
+        write_decision(plan, args, result.tiles, 0);
+    }
     write_tiles(&team, args, cut, result);
-    write_plan(&team, session, plan, args, result.tiles, 0);
+    write_requests(&team, session, plan, args, cut);
     __syncthreads();
+    write_first(&team, plan, args, cut, result);
     if (cut_shared()->refused)
         write_refused(&team, args);
-    write_first(&team, plan, args, cut, result);
 }
 
 } // namespace attnd

@@ -44,64 +44,37 @@ __device__ __forceinline__ void attnd_team_sync(const attnd_team *)
     __syncthreads();
 }
 
-template <uint32_t width>
-__device__ __forceinline__ void team_scan(const attnd_team *team, uint32_t *words, uint32_t count)
+/* A call: it is wanted several times, and its instructions come once. */
+static __device__ __noinline__ void attnd_team_scan(const attnd_team *team, uint32_t *words,
+                                                    uint32_t count)
 {
     using namespace attnd;
+    __builtin_assume(__isShared(words));
     TeamWords *sums = team_words();
-    uint32_t carry[width] = {};
+    const uint32_t thread = threadIdx.x, lane = thread % 32;
+    uint32_t carry = 0;
+#pragma unroll 1
     for (uint32_t base = 0; base < count; base += team_threads) {
-        const uint32_t i = base + team->thread;
-        uint32_t own[width], sum[width], before[width], all[width];
+        const uint32_t i = base + thread, own = i < count ? words[i] : 0;
+        uint32_t sum = own;
 #pragma unroll
-        for (uint32_t w = 0; w < width; w++)
-            own[w] = sum[w] = i < count ? words[i * width + w] : 0;
-#pragma unroll
-        for (uint32_t step = 1; step < 32; step *= 2)
-#pragma unroll
-            for (uint32_t w = 0; w < width; w++) {
-                const uint32_t other = __shfl_up_sync(0xffffffffu, sum[w], step);
-                sum[w] += team->lane < step ? 0 : other;
-            }
-        if (team->lane == 31)
-#pragma unroll
-            for (uint32_t w = 0; w < width; w++)
-                sums->of[team->group][w] = sum[w];
-        __syncthreads();
-#pragma unroll
-        for (uint32_t w = 0; w < width; w++)
-            before[w] = all[w] = 0;
-#pragma unroll
-        for (uint32_t warp = 0; warp < team_warps; warp++)
-#pragma unroll
-            for (uint32_t w = 0; w < width; w++) {
-                const uint32_t of = sums->of[warp][w];
-                before[w] += warp < team->group ? of : 0;
-                all[w] += of;
-            }
-#pragma unroll
-        for (uint32_t w = 0; w < width; w++) {
-            if (i < count)
-                words[i * width + w] = carry[w] + before[w] + sum[w] - own[w];
-            carry[w] += all[w];
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane < step ? 0 : other;
         }
+        if (lane == 31)
+            sums->of[thread / 32][0] = sum;
+        __syncthreads();
+        const uint32_t of = lane < team_warps ? sums->of[lane][0] : 0;
+        const uint32_t before = __reduce_add_sync(0xffffffffu, lane < thread / 32 ? of : 0);
+        if (i < count)
+            words[i] = carry + before + sum - own;
+        carry += __reduce_add_sync(0xffffffffu, of);
         __syncthreads();
     }
-    if (team->thread < width)
-#pragma unroll
-        for (uint32_t w = 0; w < width; w++)
-            if (w == team->thread)
-                words[count * width + w] = carry[w];
+    if (thread == 0)
+        words[count] = carry;
     __syncthreads();
-}
-
-__device__ __forceinline__ void attnd_team_scan(const attnd_team *team, uint32_t *words,
-                                                uint32_t count, uint32_t width)
-{
-    if (width == 1)
-        team_scan<1>(team, words, count);
-    else
-        team_scan<4>(team, words, count);
 }
 
 /* The order of positive floats is that of their bits. */
@@ -110,80 +83,73 @@ __device__ __forceinline__ float group_most(float value)
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(value)));
 }
 
-__device__ __forceinline__ float group_least(float value)
+/* Sums and largest words over all threads; @least: whose bits are turned around. */
+template <uint32_t sums, uint32_t largest>
+__device__ __forceinline__ void team_reduce(const attnd_team *team, uint32_t (&sum)[sums],
+                                            uint32_t (&most)[largest])
 {
-    return __uint_as_float(__reduce_min_sync(0xffffffffu, __float_as_uint(value)));
-}
-
-__device__ __forceinline__ float group_sum(float value)
-{
+    using namespace attnd;
+    static_assert(sums + largest <= sizeof(TeamWords::of[0]) / 4, "they fit");
+    TeamWords *all = team_words();
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < 2; turn++) {
 #pragma unroll
-    for (uint32_t step = 1; step < 32; step *= 2)
-        value += __shfl_xor_sync(0xffffffffu, value, step);
-    return value;
-}
-
-__device__ __forceinline__ void group_seen(attnd_cut_seen *seen)
-{
+        for (uint32_t i = 0; i < sums; i++)
+            sum[i] = __reduce_add_sync(0xffffffffu, sum[i]);
 #pragma unroll
-    for (uint32_t c = 0; c < 2; c++) {
-        seen->total_ns[c] = group_sum(seen->total_ns[c]);
-        seen->longest_ns[c] = group_most(seen->longest_ns[c]);
-        seen->shortest_ns[c] = group_least(seen->shortest_ns[c]);
-        seen->count[c] = __reduce_add_sync(0xffffffffu, seen->count[c]);
+        for (uint32_t i = 0; i < largest; i++)
+            most[i] = __reduce_max_sync(0xffffffffu, most[i]);
+        if (turn == 0) {
+            if (team->lane == 0) {
+#pragma unroll
+                for (uint32_t i = 0; i < sums; i++)
+                    all->of[team->group][i] = sum[i];
+#pragma unroll
+                for (uint32_t i = 0; i < largest; i++)
+                    all->of[team->group][sums + i] = most[i];
+            }
+            __syncthreads();
+            const bool there = team->lane < team_warps;
+#pragma unroll
+            for (uint32_t i = 0; i < sums; i++)
+                sum[i] = there ? all->of[team->lane][i] : 0;
+#pragma unroll
+            for (uint32_t i = 0; i < largest; i++)
+                most[i] = there ? all->of[team->lane][sums + i] : 0;
+        }
     }
-    seen->keys = group_sum(seen->keys);
-    seen->rows_max = __reduce_max_sync(0xffffffffu, seen->rows_max);
+    __syncthreads();
 }
 
 __device__ __forceinline__ void attnd_team_seen(const attnd_team *team, attnd_cut_seen *seen)
 {
-    using namespace attnd;
-    constexpr uint32_t words = sizeof(*seen) / 4;
-    static_assert(words <= sizeof(TeamWords::of[0]) / 4, "they fit");
-    TeamWords *all = team_words();
-    group_seen(seen);
-    if (team->lane == 0)
-#pragma unroll
-        for (uint32_t w = 0; w < words; w++)
-            all->of[team->group][w] = reinterpret_cast<const uint32_t *>(seen)[w];
-    __syncthreads();
-    const attnd_cut_seen nothing = {{0, 0}, {0, 0}, {INFINITY, INFINITY}, 0, {0, 0}, 0};
-    *seen = nothing;
-    if (team->lane < team_warps)
-#pragma unroll
-        for (uint32_t w = 0; w < words; w++)
-            reinterpret_cast<uint32_t *>(seen)[w] = all->of[team->lane][w];
-    group_seen(seen);
-    __syncthreads();
+    uint32_t sum[5] = {seen->total[0], seen->total[1], seen->count[0], seen->count[1], seen->keys};
+    uint32_t most[5] = {__float_as_uint(seen->longest_ns[0]), __float_as_uint(seen->longest_ns[1]),
+                        ~__float_as_uint(seen->shortest_ns[0]),
+                        ~__float_as_uint(seen->shortest_ns[1]), seen->rows_max};
+    team_reduce(team, sum, most);
+    *seen = {{__uint_as_float(most[0]), __uint_as_float(most[1])},
+             {__uint_as_float(~most[2]), __uint_as_float(~most[3])},
+             {sum[0], sum[1]},
+             {sum[2], sum[3]},
+             sum[4],
+             most[4]};
 }
 
-__device__ __forceinline__ uint32_t attnd_team_total(const attnd_team *team, uint32_t value)
+static __device__ __noinline__ uint32_t attnd_team_total(const attnd_team *, uint32_t value)
 {
-    using namespace attnd;
-    TeamWords *all = team_words();
-    value = __reduce_add_sync(0xffffffffu, value);
-    if (team->lane == 0)
-        all->of[team->group][0] = value;
-    __syncthreads();
-    value = team->lane < team_warps ? all->of[team->lane][0] : 0;
-    value = __reduce_add_sync(0xffffffffu, value);
-    __syncthreads();
-    return value;
+    const attnd_team team = attnd_team_here();
+    uint32_t sum[1] = {value}, most[1] = {0};
+    team_reduce(&team, sum, most);
+    return sum[0];
 }
 
-__device__ __forceinline__ uint32_t attnd_team_largest(const attnd_team *team, uint32_t value)
+static __device__ __noinline__ uint32_t attnd_team_largest(const attnd_team *, uint32_t value)
 {
-    using namespace attnd;
-    TeamWords *all = team_words();
-    value = __reduce_max_sync(0xffffffffu, value);
-    if (team->lane == 0)
-        all->of[team->group][0] = value;
-    __syncthreads();
-    value = team->lane < team_warps ? all->of[team->lane][0] : 0;
-    value = __reduce_max_sync(0xffffffffu, value);
-    __syncthreads();
-    return value;
+    const attnd_team team = attnd_team_here();
+    uint32_t sum[1] = {0}, most[1] = {value};
+    team_reduce(&team, sum, most);
+    return most[0];
 }
 
 __device__ __forceinline__ float attnd_group_longest(const attnd_team *, float longest,
@@ -227,15 +193,18 @@ __device__ __forceinline__ float attnd_group_list(const attnd_team *team,
 
 /* Each warp has tiles side by side, and of each class a count, then a place. */
 __device__ __forceinline__ void attnd_team_order(const attnd_team *team, uint32_t *order,
-                                                 uint32_t count, uint32_t *counts)
+                                                 uint32_t count, uint32_t *counts, uint32_t classes)
 {
     using namespace attnd;
     const uint32_t each = (count + team_threads - 1) / team_threads * 32;
     const uint32_t begin = team->group * each, end = min(begin + each, count);
-    for (uint32_t i = team->thread; i < ATTND_CUT_ORDERS * team_warps; i += team_threads)
+#pragma unroll 1
+    for (uint32_t i = team->thread; i < classes * team_warps; i += team_threads)
         counts[i] = 0;
     __syncthreads();
+#pragma unroll 1
     for (uint32_t turn = 0; turn < 2; turn++) {
+#pragma unroll 1
         for (uint32_t base = begin; base < end; base += 32) {
             const uint32_t t = base + team->lane;
             const bool there = t < end;
@@ -253,7 +222,7 @@ __device__ __forceinline__ void attnd_team_order(const attnd_team *team, uint32_
         }
         __syncthreads();
         if (turn == 0)
-            team_scan<1>(team, counts, ATTND_CUT_ORDERS * team_warps);
+            attnd_team_scan(team, counts, classes * team_warps);
     }
 }
 

@@ -50,8 +50,8 @@ struct alignas(128) EnginePlan {
     attnd_engine_plan place;
     alignas(128) uint32_t left; /* of a fused plan: workers that have left the run in flight */
     EngineFirst first[engine_workers_max];
-    attnd_fault
-        fault; /* of the first request that a cut refused; code 0: none since it was asked */
+    uint32_t cut_variant, cut_code; /* of a cut: what does not change from launch to launch */
+    attnd_fault fault;              /* of a cut: the first request that it refused since asked */
 };
 
 /* A prepared run, beside its ActiveRun. */

@@ -33,7 +33,6 @@ static int32_t lengths[REQUESTS], qo_indptr[REQUESTS + 1];
 static struct attnd_cut cut;
 static struct attnd_cut_result result;
 static struct attnd_tile tiles[TILES];
-static struct attnd_merge merges[BLOCKS];
 static uint32_t parts[TILES];
 static uint32_t memory[200000];
 
@@ -43,18 +42,13 @@ static void write_tiles(void)
 {
     for (uint32_t t = 0; t < result.tiles; t++) {
         const uint32_t b = attnd_cut_block_at(&cut, result.blocks, t);
-        const uint32_t part = t - cut.place[b].tile;
+        const uint32_t part = t - attnd_cut_first_tile(&cut, b);
         struct attnd_tile *tile = &tiles[cut.order[t]];
         attnd_cut_tile(&shape, &cut, b, part, tile);
-        if (!tile->merge_count)
-            continue;
-        assert_true(tile->merge_begin < BLOCKS);
-        merges[tile->merge_begin] = tile->first_merge;
         if (tile->first_merge.part_begin)
             parts[tile->first_merge.part_begin + part] = tile->partial;
     }
-    for (uint32_t i = 0; i < ATTND_CUT_REFUSED_PARTS; i++)
-        parts[i] = i * shape.tokens;
+    parts[0] = shape.tokens;
 }
 
 static void make(void)
@@ -132,13 +126,13 @@ static int refused(uint32_t request)
 
 static void check_merge(const struct attnd_tile *tile, uint32_t answers)
 {
-    const struct attnd_merge *merge = &merges[tile->merge_begin];
+    const struct attnd_merge *merge = &tile->first_merge;
     uint32_t mine = 0;
 
-    MUST(tile->merge_count == 1 && tile->merge_begin < result.merges);
-    MUST(memcmp(merge, &tile->first_merge, sizeof(*merge)) == 0);
+    MUST(tile->merge_count == 1 && tile->merge_begin < result.blocks);
     MUST(merge->row_begin == tile->row_begin && merge->row_count == tile->row_count);
     MUST(merge->part_count == answers);
+    MUST(merge->part_begin >= 1 && merge->part_begin + answers <= 1 + result.parts);
     for (uint32_t p = 0; p < merge->part_count; p++)
         mine += parts[merge->part_begin + p] == tile->partial;
     MUST(mine == 1);
@@ -176,7 +170,7 @@ static void check_row(uint32_t request, uint32_t row)
     }
 }
 
-/* Two parts that see nothing, merged with one that is no number. */
+/* A part that sees nothing, and a merge of one that is no number. */
 static void check_refused(uint32_t request, uint32_t row)
 {
     uint32_t answers = 0;
@@ -187,11 +181,12 @@ static void check_refused(uint32_t request, uint32_t row)
             continue;
         answers++;
         MUST(tile->entry == request && tile->partial == 0 && tile->parts_alone == 0);
-        MUST(tile->of_entry.page_count == 0);
-        MUST(parts[tile->first_merge.part_begin + 1] == shape.tokens);
-        check_merge(tile, ATTND_CUT_REFUSED_PARTS);
+        MUST(tile->of_entry.page_count == 0 && tile->merge_count == 1);
+        MUST(tile->first_merge.row_begin == tile->row_begin);
+        MUST(tile->first_merge.row_count == tile->row_count);
+        MUST(tile->first_merge.part_begin == 0 && tile->first_merge.part_count == 1);
     }
-    MUST(answers == ATTND_CUT_REFUSED_PARTS);
+    MUST(answers == 1);
 }
 
 static void check_tile(const struct attnd_tile *tile)
@@ -208,21 +203,27 @@ static void check_tile(const struct attnd_tile *tile)
         MUST(entry->page_count == ((uint32_t)lengths[tile->entry] + 15) / 16);
 }
 
-/* No partial row has two writers, but for those of refused requests. */
+/* No partial row has two writers, but for those of refused requests; no merge two blocks. */
 static void check_partials(void)
 {
     static uint8_t taken[400000];
-    const uint32_t first = ATTND_CUT_REFUSED_PARTS * shape.tokens;
+    const uint32_t first = ATTND_CUT_REFUSED_BLOCKS * shape.tokens;
+    const uint32_t end = first + result.parts * shape.tokens;
 
-    MUST(first + result.partials <= sizeof(taken));
-    memset(taken, 0, first + result.partials);
+    MUST(end <= sizeof(taken));
+    memset(taken, 0, end);
     for (uint32_t t = 0; t < result.tiles; t++)
         for (uint32_t i = 0;
              tiles[t].partial != ATTND_NONE && !refused(tiles[t].entry) && i < tiles[t].row_count;
              i++) {
-            MUST(tiles[t].partial >= first && tiles[t].partial + i < first + result.partials);
+            MUST(tiles[t].partial >= first && tiles[t].partial + i < end);
             MUST(!taken[tiles[t].partial + i]++);
         }
+    for (uint32_t t = 0; t < result.tiles; t++)
+        for (uint32_t u = 0; u < t; u++)
+            MUST(!tiles[t].merge_count || !tiles[u].merge_count ||
+                 (tiles[t].merge_begin == tiles[u].merge_begin) ==
+                     (tiles[t].row_begin == tiles[u].row_begin));
 }
 
 static void check_all(void)

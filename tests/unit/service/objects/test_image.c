@@ -255,6 +255,20 @@ static void a_plan_that_was_never_set_says_so(void **state)
     CHECK_EQUAL(image->plan_bytes, object->heap_bytes);
 }
 
+/* Of a key and its value 512 bytes, of a row 512 products and sums. */
+static void an_image_says_how_long_tiles_take(void **state)
+{
+    (void)state;
+    const struct attnd_pace *pace = &open_image()->pace;
+    CHECK_EQUAL(pace->rows_per_tile, 128);
+    CHECK_EQUAL(pace->granule, stage.service.queue->info.kv_granule);
+    CHECK_EQUAL(pace->rows_step, 128);
+    CHECK_EQUAL(pace->keys_item, attnd_plan_pace(object->plan).keys_item);
+    CHECK(pace->read_ns > 511.0f && pace->read_ns < 513.0f);
+    CHECK(pace->row_ns > 512.0f / 5201 && pace->row_ns < 512.0f / 5199);
+    CHECK(pace->bytes_ns > 5.11f && pace->bytes_ns < 5.13f);
+}
+
 static void an_image_of_a_filled_plan_is_whole_at_once(void **state)
 {
     const struct attnd_batch_view batch = batch_of(0);
@@ -503,6 +517,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_plan_that_was_never_set_says_so),
+        CASE(an_image_says_how_long_tiles_take),
         CASE(an_image_of_a_filled_plan_is_whole_at_once),
         CASE(every_set_is_shown_and_changes_the_sequence_by_two),
         CASE(a_plan_that_a_thread_plans_is_shown_when_that_is_done),
