@@ -11,12 +11,13 @@ all time. So what an engine prepares is bounded, whatever its steps are like.
 import torch
 
 from ._layers import Layers
-from ._library import cuda
+from ._library import allocation_of, cuda
 from .attention import BatchAttention
 from .errors import checked
 from .pool import PagePool
 
 _OWN_MAX = 2560  # runs of an engine's own tensors; a service has room for 4,096 of all kinds
+_OWN_EACH = 400  # of a plan: BatchAttention keeps 512 prepared, those over the buffers too
 _ASKED = 64  # steps between two looks for what went wrong
 _ROOM_MIN = 16  # rows of the smallest plan over the buffers
 
@@ -58,7 +59,7 @@ class Steps:
         self.pool = PagePool.from_tensors(session, planes, dtype=kv_dtype)
         self.num_qo_heads, self.dtype, self.options = num_qo_heads, dtype, options
         self.requests, self.rows, self.keys = requests, rows, keys
-        self._sizes, self._own, self._plans = frozenset(sizes), set(), {}
+        self.sizes, self.own, self._plans = frozenset(sizes), 0, {}
         self._sinks, self._rows_of_sinks, self._begun = None, {}, 0
         self._device, self._buffers = planes[0][0].device, ((), ())
         self.buffers(self.room(rows))
@@ -100,15 +101,6 @@ class Steps:
             self._rows_of_sinks[layer] = row, values.detach()
         return self._sinks
 
-    def is_own(self, plan, layer, q, out):
-        """Whether a run of an engine's own tensors is prepared, or may be."""
-        key = plan, layer, q.data_ptr(), out.data_ptr()
-        if key not in self._own:
-            if len(self._own) >= _OWN_MAX:
-                return False
-            self._own.add(key)
-        return True
-
     def plan(self, way, rows, requests, q_strides=None, out_strides=None):
         """The plan of so many rows, made the first time, with room for so many requests."""
         requests = max(requests, min(self.requests, rows))
@@ -120,15 +112,41 @@ class Steps:
 
 
 class Plan:
-    """A plan, and the runs over the buffers that are prepared of it."""
+    """A plan, and the runs that are prepared of it: over the buffers, and of an engine's tensors."""
 
     def __init__(self, steps, way, rows, requests, q_strides, out_strides):
-        self.attention, self._numbers = BatchAttention(steps.pool), {}
-        self._q, self._o = steps.buffers(rows)
+        self.attention, self._numbers, self._own = BatchAttention(steps.pool), {}, {}
+        self._steps, (self._q, self._o) = steps, steps.buffers(rows)
         self.attention.plan_shape(
             requests, rows, steps.num_qo_heads, q_strides=q_strides, out_strides=out_strides,
             q_data_type=steps.dtype, **steps.options, **dict(way),
         )  # fmt: skip
+
+    def takes(self, layer, q, out):
+        """Whether a run of an engine's own tensors is prepared, or may be."""
+        key = layer, q.data_ptr(), out.data_ptr()
+        if key not in self._own:
+            if self._steps.own >= _OWN_MAX or len(self._own) >= _OWN_EACH:
+                return False
+            self._steps.own += 1
+            self._own[key] = None
+        return True
+
+    def run_own(self, layer, q, out):
+        """q attends where it lies. Outside of a capture, what is prepared for the places is good
+        while the same allocations are there."""
+        if capturing():
+            self.attention.run(q, layer, out)
+            return
+        at = q.data_ptr(), out.data_ptr()
+        of, number = tuple(map(allocation_of, at)), None
+        if self._own[layer, *at] is not None:
+            before, number = self._own[layer, *at]
+            number = number if before == of else None
+        if number is None:
+            number = self.attention.prepare(q, layer, out)
+            self._own[layer, *at] = of, number
+        self.attention.launch(number)
 
     def run_buffered(self, layer, q, out):
         """q, copied to the buffers, attends there, and what comes out is copied back."""
@@ -160,12 +178,11 @@ class Step:
         if sinks is not None:
             way["sinks"] = steps.sinks(layer, sinks)
         way, requests = tuple(way.items()), len(self._arrays[0])
-        if len(q) in steps._sizes or capturing():
-            strides = strides_of(q), strides_of(out)
-            plan = steps.plan(way, len(q), requests, *strides)
-            if steps.is_own(plan, layer, q, out):
+        if len(q) in steps.sizes or capturing():
+            plan = steps.plan(way, len(q), requests, strides_of(q), strides_of(out))
+            if plan.takes(layer, q, out):
                 self._cut_for(plan)
-                plan.attention.run(q, layer, out)
+                plan.run_own(layer, q, out)
                 return
         plan = steps.plan(way, steps.room(len(q)), requests)
         self._cut_for(plan)

@@ -112,6 +112,7 @@ def streams(*modules):
             stack.enter_context(mock.patch(f"{name}.by_engine", lambda session: True))
         for name, to in (
             ("capturing", lambda: stream.captured is not None),
+            ("allocation_of", lambda address: 1),
             ("BatchAttention", lambda pool: Attention(stream, pool)),
             ("PagePool", types.SimpleNamespace(
                 from_tensors=lambda session, planes, dtype: Pool(planes))),

@@ -3,6 +3,7 @@ comes out, for the modules of vLLM and SGLang where these are."""
 
 import types
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -79,8 +80,19 @@ class StepsTest(Backend):
             made = len(steps._plans)
             self.attend(steps.begin(*arrays_of(batch, 4)), batch, planes, rows)
             new = list(steps._plans.values())[made:]
-            self.assertEqual(sum(len(x.attention.prepared) for x in new), buffered)
+            self.assertEqual(sum(len(x._numbers) for x in new), buffered)
         self.assertEqual({x.attention.rows for x in steps._plans.values()}, {8, 16})
+
+    def test_another_tensor_at_a_known_place_is_prepared_anew(self):
+        steps, planes = self.steps()
+        batch = self.batch(requests=3, decode=True)
+        q, out, (k, v) = self.normal(8, HEADS, DIM), self.normal(8, HEADS, DIM), planes[0]
+        for number, prepared in (1, 1), (1, 1), (2, 2):
+            with mock.patch.object(self.steps_module, "allocation_of", lambda at, n=number: n):
+                steps.begin(*arrays_of(batch, 4)).run(0, q, out, **WAY)
+            self.check(batch, q[: batch.rows], k, v, out)
+            (plan,) = steps._plans.values()
+            self.assertEqual(len(plan.attention.prepared), prepared)
 
     def test_q_may_be_a_part_of_what_the_projection_gave(self):
         steps, planes = self.steps()
@@ -138,7 +150,7 @@ class StepsTest(Backend):
         self.steps_module._OWN_MAX = 1
         batch = self.batch(requests=3, decode=True)
         self.attend(steps.begin(*arrays_of(batch, 4)), batch, planes, 8)
-        self.assertEqual(len(steps._own), 1)
+        self.assertEqual(steps.own, 1)
         self.assertEqual({x.attention.rows for x in steps._plans.values()}, {8, 16})
 
 
