@@ -112,7 +112,8 @@ class Steps:
 
 
 class Plan:
-    """A plan, and the runs that are prepared of it: over the buffers, and of an engine's tensors."""
+    """A plan, and the runs that are prepared of it: over the buffers, and of tensors that are used
+    where they lie."""
 
     def __init__(self, steps, way, rows, requests, q_strides, out_strides):
         self.attention, self._numbers, self._own = BatchAttention(steps.pool), {}, {}
