@@ -52,6 +52,8 @@ class Steps:
     @requests, @rows: of a step, at most. @sizes: rows of steps that come again and again. @keys: of
     a request, at most. @options: of plan(), in all ways."""
 
+    own = 0  # runs of engines' own tensors, of all that this process has had
+
     def __init__(
         self, session, planes, num_qo_heads, *, dtype, requests, rows, sizes=(), keys=None,
         kv_dtype=None, **options,
@@ -59,7 +61,7 @@ class Steps:
         self.pool = PagePool.from_tensors(session, planes, dtype=kv_dtype)
         self.num_qo_heads, self.dtype, self.options = num_qo_heads, dtype, options
         self.requests, self.rows, self.keys = requests, rows, keys
-        self.sizes, self.own, self._plans = frozenset(sizes), 0, {}
+        self.sizes, self._plans = frozenset(sizes), {}
         self._sinks, self._rows_of_sinks, self._begun = None, {}, 0
         self._device, self._buffers = planes[0][0].device, ((), ())
         self.buffers(self.room(rows))
@@ -117,7 +119,7 @@ class Plan:
 
     def __init__(self, steps, way, rows, requests, q_strides, out_strides):
         self.attention, self._numbers, self._own = BatchAttention(steps.pool), {}, {}
-        self._steps, (self._q, self._o) = steps, steps.buffers(rows)
+        self._q, self._o = steps.buffers(rows)
         self.attention.plan_shape(
             requests, rows, steps.num_qo_heads, q_strides=q_strides, out_strides=out_strides,
             q_data_type=steps.dtype, **steps.options, **dict(way),
@@ -127,9 +129,9 @@ class Plan:
         """Whether a run of an engine's own tensors is prepared, or may be."""
         key = layer, q.data_ptr(), out.data_ptr()
         if key not in self._own:
-            if self._steps.own >= _OWN_MAX or len(self._own) >= _OWN_EACH:
+            if Steps.own >= _OWN_MAX or len(self._own) >= _OWN_EACH:
                 return False
-            self._steps.own += 1
+            Steps.own += 1
             self._own[key] = None
         return True
 

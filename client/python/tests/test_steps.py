@@ -146,11 +146,10 @@ class StepsTest(Backend):
 
     def test_what_engines_own_is_bounded_and_the_rest_attends_in_buffers(self):
         steps, planes = self.steps()
-        self.addCleanup(setattr, self.steps_module, "_OWN_MAX", self.steps_module._OWN_MAX)
-        self.steps_module._OWN_MAX = 1
-        batch = self.batch(requests=3, decode=True)
-        self.attend(steps.begin(*arrays_of(batch, 4)), batch, planes, 8)
-        self.assertEqual(steps.own, 1)
+        batch, kind = self.batch(requests=3, decode=True), self.steps_module.Steps
+        with mock.patch.object(kind, "own", self.steps_module._OWN_MAX - 1):
+            self.attend(steps.begin(*arrays_of(batch, 4)), batch, planes, 8)
+            self.assertEqual(kind.own, self.steps_module._OWN_MAX)
         self.assertEqual({x.attention.rows for x in steps._plans.values()}, {8, 16})
 
 
