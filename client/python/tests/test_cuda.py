@@ -178,6 +178,84 @@ class CudaTest(ServiceTest):
             attention.lane_error()
         self.assertEqual((caught.exception.field, caught.exception.index), ("kv_len", 2))
 
+    def steps(self, kv_dtype=None, **said):
+        """What an engine's module has of a GPU, over two layers; and their K and V as numbers."""
+        from attnd._steps import Steps, by_engine
+
+        session = self.own_session()
+        self.assertTrue(by_engine(session))
+        layers = [[self.normal(PAGES, PAGE, HEADS_KV, DIM) for _ in "kv"] for _ in range(2)]
+        if kv_dtype:
+            layers = [[x.to(getattr(torch, kv_dtype)) for x in layer] for layer in layers]
+        torch.cuda.synchronize()
+        held = [[x.view(torch.uint8) for x in layer] for layer in layers] if kv_dtype else layers
+        steps = Steps(
+            session, held, HEADS, dtype="float16", kv_dtype=kv_dtype, requests=8, rows=256,
+            sizes=(24,), keys=96, **said,
+        )  # fmt: skip
+        return steps, [[x.float() for x in layer] for layer in layers]
+
+    def arrays(self, batch=None):
+        """Begins, lengths and pages of a batch of up to 8 requests, on the GPU."""
+        made = np.zeros(9, np.int32), np.zeros(8, np.int32), np.zeros((8, 6), np.int32)
+        if batch is not None:
+            made[0][:] = batch.rows
+            made[0][: len(batch.kv_len) + 1] = batch.csr()[0]
+            made[1][: len(batch.kv_len)] = batch.kv_len
+            for row, pages in zip(made[2], batch.pages):
+                row[: len(pages)] = pages
+        return [torch.from_numpy(x).cuda() for x in made]
+
+    def test_a_graph_of_an_engines_step_has_the_places_that_it_made_itself(self):
+        steps, layers = self.steps()
+        sinks, way = torch.randn(HEADS, device="cuda"), {"causal": True, "sm_scale": DIM**-0.5}
+        places, fed = self.arrays(Batch(self.draw, PAGES, PAGE, 3, 8)), self.normal(24, HEADS, DIM)
+
+        def layers_of(step):
+            made = []
+            for layer, more in ((0, {"sinks": sinks}), (1, {"window_left": 5})):
+                q, o = fed * 1, torch.empty_like(fed)
+                step.run(layer, q, o, **way, **more)
+                made.append(o * 1)
+            return made
+
+        layers_of(steps.begin(*places))  # eager, where they lie
+        step, graph = steps.begin(*places), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = layers_of(step)
+        meant = {"sinks": sinks.double().cpu().numpy()}, {"window_left": 5}
+        for longest in 90, 20, 60:
+            batch = Batch(self.draw, PAGES, PAGE, 6, longest)
+            batch.qo_len = [min(n, 4) for n in batch.qo_len]
+            batch.rows = sum(batch.qo_len)
+            for place, x in zip(places, self.arrays(batch)):
+                place.copy_(x)
+            fed.normal_()
+            steps.begin(*places)
+            graph.replay()
+            for o, planes, how in zip(made, layers, meant):
+                self.check(batch, planes, fed[: batch.rows], o[: batch.rows], **how)
+            prompt = Batch(self.draw, PAGES, PAGE, 5, 90)  # eager between them, in buffers
+            q, step = self.normal(prompt.rows, HEADS, DIM), steps.begin(*self.arrays(prompt))
+            for layer, planes in enumerate(layers):
+                o = torch.empty_like(q)
+                step.run(layer, q, o, **way)
+                self.check(prompt, planes, q, o)
+        next(iter(steps._plans.values())).attention.lane_error()
+
+    def test_an_engines_step_over_fp8_has_scales_of_its_layers(self):
+        table = torch.tensor([[0.5, 0.25], [2.0, 1.5]], device="cuda")
+        scales = table[:, :, None].expand(-1, -1, HEADS_KV).contiguous()
+        one = {"k_scale": 0.5, "v_scale": 0.25}
+        for said, of in (one, table[:1].expand(2, 2)), ({"kv_scales": scales}, table):
+            steps, layers = self.steps("float8_e4m3fn", **said)
+            batch = Batch(self.draw, PAGES, PAGE, 5, 90)
+            step, q = steps.begin(*self.arrays(batch)), self.normal(batch.rows, HEADS, DIM)
+            for layer, (k, v) in enumerate(layers):
+                o = torch.empty_like(q)
+                step.run(layer, q, o, causal=True, sm_scale=DIM**-0.5)
+                self.check(batch, (k * of[layer, 0], v * of[layer, 1]), q, o)
+
     def test_arrays_of_a_plan_on_the_gpu_are_held_against_each_other(self):
         pool = attnd.PagePool(
             self.own_session(), 1, PAGES, PAGE, HEADS_KV, DIM, device="cuda", leased=False
