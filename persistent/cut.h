@@ -20,14 +20,13 @@
 
 #include <math.h>
 
-/* On a GPU a loop is entered once, and its instructions are waited for: no more of them than one
- * turn. Divisions of floats need not be exact. */
+/* On a GPU a loop has few turns, so its instructions are those of one. Divisions of floats need not
+ * be exact. */
 #ifdef __CUDACC__
 #define ATTND_ROLLED _Pragma("unroll 1")
 #define ATTND_OVER(a, b) __fdividef(a, b)
 #define ATTND_OF_TEAM __device__ __forceinline__
-#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* what few batches need: registers of its own  \
-                                                    */
+#define ATTND_OF_TEAM_CALL __device__ __noinline__ /* seldom: registers of its own */
 #else
 #define ATTND_ROLLED
 #define ATTND_OVER(a, b) ((a) / (b))
