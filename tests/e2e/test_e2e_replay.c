@@ -168,7 +168,7 @@ static void pages_brought_from_service_to_service_replay_without_a_mismatch(void
                                      "--layers",   "2",
                                      "--limit",    "24",
                                      "--samples",  "8",
-                                     "--pool-mib", "9",
+                                     "--pool-mib", "24",
                                      "--compare",  "none",
                                      "--json",     "-",
                                      NULL};

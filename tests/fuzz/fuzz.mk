@@ -30,7 +30,7 @@ $(BUILD)/fuzz/fuzz_scrape $(BUILD)/fuzz/fuzz_config: $(BUILD)/fuzz/obj/service/a
 $(BUILD)/fuzz/fuzz_trace: $(patsubst %,$(BUILD)/fuzz/obj/bench/replay/%.o,trace trace_line)
 $(BUILD)/fuzz/fuzz_trace: LDLIBS_FUZZ := -ljansson
 $(BUILD)/fuzz/fuzz_config: $(patsubst %,$(BUILD)/fuzz/obj/service/daemon/%.o,config options \
-                                       options_list machine) \
+                                       options_list options_own machine) \
                            $(BUILD)/fuzz/obj/persistent/modules.o
 $(BUILD)/fuzz/fuzz_config: LDLIBS_FUZZ := -linih
 
