@@ -419,7 +419,7 @@ class Session:
         for number, found in list(self._pending.items()):
             if isinstance(found, Operation):
                 found._end(failure)
-                self._pending.pop(number, None)
+            self._pending.pop(number, None)  # who only listens is told nothing more
 
     def _sleep(self, native, timeout):
         in_library_ns = _IN_LIBRARY_NS
