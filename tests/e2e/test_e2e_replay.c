@@ -166,7 +166,7 @@ static void pages_brought_from_service_to_service_replay_without_a_mismatch(void
                                      "--services", "2",
                                      "--engines",  "4",
                                      "--layers",   "2",
-                                     "--limit",    "24",
+                                     "--limit",    "16",
                                      "--samples",  "8",
                                      "--pool-mib", "24",
                                      "--compare",  "none",
