@@ -29,8 +29,8 @@ enum attnd_kernel_policy { ATTND_KERNEL_PLAIN, ATTND_KERNEL_VARIED, ATTND_KERNEL
 
 /* The options that the policies have together: ATTND_OPTION_*. */
 #define ATTND_KERNEL_OPTIONS                                                                       \
-    (ATTND_OPTIONS_PLACE | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_SINKS | ATTND_OPTION_MASK |        \
-     ATTND_OPTION_SCALES | ATTND_OPTION_HEAD_SCALES)
+    ((ATTND_OPTIONS_PLACE & ~ATTND_OPTION_CHUNK) | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_SINKS |    \
+     ATTND_OPTION_MASK | ATTND_OPTION_SCALES | ATTND_OPTION_HEAD_SCALES)
 
 /* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
  * shorter than that are filled up with zeros, but by the plain ones. */
