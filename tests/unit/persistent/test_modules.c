@@ -180,6 +180,16 @@ static void a_kernel_has_the_name_that_makes_it(void **state)
                         "--modules");
 }
 
+static void no_kernel_has_chunks_or_slopes_of_the_caller(void **state)
+{
+    (void)state;
+    assert_int_equal(attnd_kernel_of(128, 128, ATTND_FP16, ATTND_FP16, ATTND_OPTION_CHUNK),
+                     ATTND_KERNELS);
+    assert_int_equal(attnd_kernel_of(128, 128, ATTND_FP16, ATTND_FP16,
+                                     ATTND_OPTION_ALIBI | ATTND_OPTION_ALIBI_SLOPES),
+                     ATTND_KERNELS);
+}
+
 static void a_varied_kernel_executes_plain_runs(void **state)
 {
     const uint32_t varied = 1u << attnd_kernel_number(64, ATTND_BF16, ATTND_KERNEL_VARIED);
@@ -202,6 +212,7 @@ int main(void)
         TEST(a_file_that_others_may_write_to_or_that_is_none_is_refused),
         TEST(what_another_user_owns_is_refused),
         cmocka_unit_test(a_kernel_has_the_name_that_makes_it),
+        cmocka_unit_test(no_kernel_has_chunks_or_slopes_of_the_caller),
         cmocka_unit_test(a_varied_kernel_executes_plain_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
