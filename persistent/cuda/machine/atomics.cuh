@@ -403,15 +403,19 @@ __device__ __forceinline__ void fence_map_acquire(const void *map)
 
 /* ---- blocks of a cluster ---- */
 
-/* What was stored before is seen by all threads of the cluster that have waited. All threads. */
+/* What was stored before is seen by all threads of the cluster that have waited. All threads, each
+ * warp together: of one that is not, as PTX has it without .aligned, a wait of the second phase did
+ * not end. */
 __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait()
 {
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Of the word that lies in shared memory of block @rank as @word does in this one's. */
