@@ -44,13 +44,14 @@ struct scene {
     uint32_t result; /* honest: the driver's, which ended it; 0 */
 };
 
-static const char harmful_text[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
-                                   ".visible .entry wrong(.param .u64 word)\n{\n"
-                                   ".reg .u64 %a;\nmov.u64 %a, 16;\nst.global.u32 [%a], 1;\nret;\n}\n"
-                                   ".visible .entry endless(.param .u64 word)\n{\n"
-                                   ".reg .u64 %a;\n.reg .u32 %n;\n"
-                                   "ld.param.u64 %a, [word];\ncvta.to.global.u64 %a, %a;\n"
-                                   "again:\natom.global.add.u32 %n, [%a], 1;\nbra again;\n}\n";
+static const char harmful_text[] =
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".visible .entry wrong(.param .u64 word)\n{\n"
+    ".reg .u64 %a;\nmov.u64 %a, 16;\nst.global.u32 [%a], 1;\nret;\n}\n"
+    ".visible .entry endless(.param .u64 word)\n{\n"
+    ".reg .u64 %a;\n.reg .u32 %n;\n"
+    "ld.param.u64 %a, [word];\ncvta.to.global.u64 %a, %a;\n"
+    "again:\natom.global.add.u32 %n, [%a], 1;\nbra again;\n}\n";
 
 static void begin(const struct scene *scene, const char *name, struct engine *engine,
                   struct layers *layers)
@@ -94,9 +95,9 @@ static int harms(void *context)
     if (scene->harm == ILLEGAL_ADDRESS) {
         launch(&layers, "wrong", 1);
         CHECK(cuStreamSynchronize(layers.stream) != CUDA_SUCCESS);
-        CHECK_ERROR(attnd_cuda_run_on_stream(engine.session, LANE, layers.prepared[0],
-                                             layers.stream),
-                    ATTND_E_DEVICE);
+        CHECK_ERROR(
+            attnd_cuda_run_on_stream(engine.session, LANE, layers.prepared[0], layers.stream),
+            ATTND_E_DEVICE);
         CHECK_ERROR(attnd_cuda_lane_error(engine.session, LANE), ATTND_E_DEVICE);
         attnd_close(engine.session);
         return 0;
