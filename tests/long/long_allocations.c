@@ -429,7 +429,7 @@ int main(int argc, char **argv)
     struct harness harness;
     struct books books = {.harness = &harness};
     char path[64];
-    uint64_t failed, least = UINT64_MAX;
+    uint64_t failed, sum = 0, least = UINT64_MAX;
 
     argp_parse(&long_options_argp, argc, argv, 0, NULL, &options);
     harness_init();
@@ -441,12 +441,14 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(lives) / sizeof(lives[0]); i++) {
         failed = fail_each(&books, lives[i].live, options.rounds);
         least = failed < least ? failed : least;
+        sum += failed;
         printf("%" PRIu64 " allocations %s failed, the daemon is alive, nothing is lost\n", failed,
                lives[i].name);
     }
     harness_stop(&harness);
     failed = fail_each_of_a_start(daemon, options.rounds);
     printf("%" PRIu64 " allocations of a start failed, and nothing was left\n", failed);
+    printf("allocations: %" PRIu64 " failed, 0 lost\n", sum + failed); /* else it had ended */
     unlink(path);
     return least == 0 || failed == 0;
 }
