@@ -84,9 +84,10 @@ def tokens_checked(device):
 def test_output(name, wants, **variables):
     """What a test program of the package prints; it ends this one if the test fails, or if it does
     not print what it should. Return: the match."""
+    places = {"ATTND_BUILD": str(BUILD), "PYTHONPATH": str(ROOT / "client/python")}
     done = subprocess.run(
         [sys.executable, "-m", "unittest", name], stdout=subprocess.PIPE, text=True,
-        cwd=ROOT / "client/python/tests", env=dict(os.environ, ATTND_BUILD=str(BUILD), **variables),
+        cwd=ROOT / "client/python/tests", env=dict(os.environ, **places, **variables),
     )  # fmt: skip
     said = re.search(wants, done.stdout, re.MULTILINE)
     if done.returncode != 0 or said is None:
