@@ -1,13 +1,14 @@
-/* check.c - figures of the long checks: random batches that agreed with the reference, and what was
- * wrong or left over after a soak.
+/* check.c - figures of the long checks: random batches that agreed with the reference, what was
+ * wrong or left over after a soak, and allocations of the daemon that failed.
  *
  *   check --record bench/results -- build/tests/long/long_random...
  *   check --record bench/results --contract -- build/tests/long/long_random --contract
  *   check --record bench/results -- build/asan/tests/long/long_hostile...
+ *   check --record bench/results -- build/tests/long/long_allocations
  *
  * Runs the program, lets its output through, and takes the numbers from its last line of the form
- * "verified N batches, M mismatches" or "soak: N rows, M wrong, L leaks". A mismatch, a failing
- * program or a missing line records nothing. */
+ * "verified N batches, M mismatches", "soak: N rows, M wrong, L leaks" or "allocations: N failed,
+ * M lost". A mismatch, a failing program or a missing line records nothing. */
 #include "bench/support/record.h"
 
 #include <argp.h>
@@ -89,8 +90,8 @@ static FILE *start(char **command, pid_t *pid)
 
 /* What a program says of itself. */
 struct verdict {
-    bool found, soak;
-    uint64_t count, wrong, leaks; /* of batches; of a soak: of rows */
+    enum { NOTHING, BATCHES, SOAK, ALLOCATIONS } of;
+    uint64_t count, wrong, leaks; /* of batches; of a soak: of rows; of allocations */
 };
 
 static void read_line(const char *line, struct verdict *verdict)
@@ -101,8 +102,11 @@ static void read_line(const char *line, struct verdict *verdict)
     const bool soak = sscanf(line, "soak: %" SCNu64 " rows, %" SCNu64 " wrong, %" SCNu64 " leaks",
                              &n, &m, &l) == 3;
 
-    if (batches || soak)
-        *verdict = (struct verdict){true, soak, n, m, l};
+    const bool allocations =
+        sscanf(line, "allocations: %" SCNu64 " failed, %" SCNu64 " lost", &n, &m) == 2;
+
+    if (batches || soak || allocations)
+        *verdict = (struct verdict){batches ? BATCHES : soak ? SOAK : ALLOCATIONS, n, m, l};
 }
 
 /* Return: 0; -1. */
@@ -124,11 +128,11 @@ static int run(char **command, struct verdict *verdict)
         fprintf(stderr, "check: %s failed\n", command[0]);
         return -1;
     }
-    if (!verdict->found || verdict->wrong || verdict->leaks) {
+    if (!verdict->of || verdict->wrong || verdict->leaks) {
         fprintf(stderr, "check: %s\n",
-                verdict->found ? "there are mismatches"
-                               : "no line of the form 'verified N batches, M mismatches' or "
-                                 "'soak: N rows, M wrong, L leaks'");
+                verdict->of ? "there are mismatches"
+                            : "no line of the form 'verified N batches, M mismatches', 'soak: N "
+                              "rows, M wrong, L leaks' or 'allocations: N failed, M lost'");
         return -1;
     }
     return 0;
@@ -147,7 +151,13 @@ static size_t make_records(const struct bench_stamp *stamp, const struct options
                                               : REACH_CONTRACT_GPU;
     char notes[160];
 
-    if (!verdict->soak) {
+    if (verdict->of == ALLOCATIONS) {
+        records[0] = bench_record_make(
+            stamp, "safety.failed_allocations", (double)verdict->count, "allocations", "higher",
+            "each of a start, a session, large plans, scrapes, a worker's death; 0 lost");
+        return 1;
+    }
+    if (verdict->of == BATCHES) {
         printf("%s %" PRIu64 ", to reach: >= %u%s\n", name, verdict->count, reach,
                verdict->count < reach ? "  NOT REACHED" : "");
         records[0] = bench_record_make(stamp, name, (double)verdict->count, "batches", "higher",
@@ -176,7 +186,7 @@ int main(int argc, char **argv)
     struct options options = {.device = "cpu"};
     struct bench_stamp stamp = {.allow_dirty = false};
     struct bench_record records[2];
-    struct verdict verdict = {.found = false};
+    struct verdict verdict = {.of = NOTHING};
     char why[512];
 
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &options);
@@ -189,9 +199,10 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     const size_t count = make_records(&stamp, &options, &verdict, records);
     if (options.directory && bench_records_write(&stamp, options.directory,
-                                                 verdict.soak       ? "soak"
-                                                 : options.contract ? "contract"
-                                                                    : "check",
+                                                 verdict.of == SOAK          ? "soak"
+                                                 : verdict.of == ALLOCATIONS ? "allocations"
+                                                 : options.contract          ? "contract"
+                                                                             : "check",
                                                  records, count, why, sizeof(why))) {
         fprintf(stderr, "check: %s\n", why);
         return EXIT_FAILURE;

@@ -3,7 +3,9 @@
 
 Both do the same calls on the same service in short turns, and the figure is the median difference
 of a turn's medians. With --generate, client/python/examples/generate.py is run too, and the record
-says how many of its tokens equal those of eager attention. --gpu DEVICE does both on a GPU of that
+says how many of its tokens equal those of eager attention. --fuzz SECONDS goes on with calls of the
+whole package for so long (client/python/tests/test_property.py). --architectures builds each model
+of transformers that can be small (test_architectures.py). --gpu DEVICE does both on a GPU of that
 name: tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
 
     make && make check-python      # the program in C, and an interpreter with what models need
@@ -79,6 +81,45 @@ def tokens_checked(device):
     return int(said[1])
 
 
+def test_output(name, wants, **variables):
+    """What a test program of the package prints; it ends this one if the test fails, or if it does
+    not print what it should. Return: the match."""
+    places = {"ATTND_BUILD": str(BUILD), "PYTHONPATH": str(ROOT / "client/python")}
+    done = subprocess.run(
+        [sys.executable, "-m", "unittest", name], stdout=subprocess.PIPE, text=True,
+        cwd=ROOT / "client/python/tests", env=dict(os.environ, **places, **variables),
+    )  # fmt: skip
+    said = re.search(wants, done.stdout, re.MULTILINE)
+    if done.returncode != 0 or said is None:
+        sys.exit(f"bench/python.py: {name} failed")
+    return said
+
+
+def calls_fuzzed(seconds, seed):
+    said = test_output(
+        "test_property", r"^python.calls_fuzzed (\d+) calls, (.*)$",
+        ATTND_PROPERTY_S=str(seconds), ATTND_PROPERTY_SEED=str(seed),
+    )  # fmt: skip
+    return (
+        "python.calls_fuzzed", int(said[1]), "calls", "higher",
+        f"of the whole package, in any order: no wrong answer, signal, hang or leak; {said[2]}",
+    )  # fmt: skip
+
+
+def architectures():
+    said = test_output(
+        "test_architectures",
+        r"^(\d+) same, (\d+) refused, (\d+) WRONG, (\d+) BROKEN, (\d+) not built$",
+    )
+    same, refused, wrong, broken, rest = (int(x) for x in said.groups())
+    return (
+        "python.architectures", round(100 * (same + refused) / (same + refused + wrong + broken), 1),
+        "%", "higher",
+        f"{same} have eager's tokens, {refused} are refused by name in their first pass, "
+        f"{wrong + broken} are wrong; {rest} cannot be built small",
+    )  # fmt: skip
+
+
 def flashinfer_plan_us(path, flashinfer):
     """Plan of 64 decodes at 4096 tokens: ours, waited for, and FlashInfer's, as its users call
     it."""
@@ -130,6 +171,13 @@ def main():
         "--generate", action="store_true", help="generate tokens and compare them with eager's"
     )
     options.add_argument(
+        "--fuzz", metavar="SECONDS", type=int, help="calls of the whole package for so long"
+    )
+    options.add_argument("--seed", metavar="N", type=int, default=0, help="where they begin (0)")
+    options.add_argument(
+        "--architectures", action="store_true", help="each model that transformers builds small"
+    )
+    options.add_argument(
         "--gpu", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's"
     )
     options.add_argument("--peers", metavar="DIR", help="a folder to import flashinfer from")
@@ -165,6 +213,10 @@ def main():
             "tokens", "higher",
             "generate.py: continuous batching, a shared prefix; none differs from eager attention",
         ))  # fmt: skip
+    if options.fuzz:
+        found.append(calls_fuzzed(options.fuzz, options.seed))
+    if options.architectures:
+        found.append(architectures())
     for name, value, unit, _, notes in found:
         print(f"{name} {value} {unit} ({notes})")
     if options.record:

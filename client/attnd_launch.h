@@ -47,7 +47,8 @@ struct attnd_prepare_args {
  * attnd_prepare() - a run that can be launched
  * @plan: filled; may be set and advanced again later
  * @args: as attnd_run() takes them. o and lse must lie in memory of this session's own.
- * @prepared: receives its number; other sessions cannot launch it
+ * @prepared: receives its number; other sessions cannot launch it, and no run of this session gets
+ *            it again before 65,535 others had its slot
  * Blocks until a launch would find it: the worker has its memory, and runs of the plan that are in
  * flight have ended. It holds plan, pool and memory until it is unprepared: to destroy or release
  * them is -ATTND_E_BUSY.
@@ -62,7 +63,8 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
                   const struct attnd_prepare_args *args, uint32_t *prepared);
 
 /** attnd_unprepare() - the reverse; returns when nothing of it is in flight. A launch that comes
- * after it is answered with -ATTND_E_UNKNOWN. Return: 0; -ATTND_E_UNKNOWN. */
+ * after it, of a graph for instance, is answered with -ATTND_E_UNKNOWN, whatever was prepared since.
+ * Return: 0; -ATTND_E_UNKNOWN. */
 int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
 
 /**

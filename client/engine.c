@@ -11,7 +11,7 @@ int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
 {
     pthread_mutex_lock(&session->objects_lock);
     const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_PREPARED, prepared);
-    const int known = object != NULL;
+    const int known = object != NULL && !object->ending;
     if (known) {
         *out = object->u.prepared.args;
         *plan = object->u.prepared.plan;
@@ -20,26 +20,42 @@ int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
     return known ? 0 : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
 }
 
-int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle)
+/* Return: the launcher, if it wants to hear of an end by *@ends. */
+static struct attnd_stream_launcher *
+mark(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle, int ending,
+     void (**ends)(struct attnd_stream_launcher *launcher, uint32_t handle))
 {
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_object *object = attnd_object_find(session, kind, handle);
+    if (object)
+        object->ending = ending;
+    *ends = kind == ATTND_OBJECT_PLAN ? session->plan_ends : session->prepared_ends;
+    struct attnd_stream_launcher *launcher = *ends ? session->launcher : NULL;
+    pthread_mutex_unlock(&session->objects_lock);
+    return launcher;
+}
+
+int attnd_launcher_release(struct attnd_session *session, struct attnd_rpc *call,
+                           enum attnd_object_kind kind, uint32_t handle)
+{
+    void (*ends)(struct attnd_stream_launcher * launcher, uint32_t handle);
     int rc = attnd_session_check(session);
     if (rc < 0)
         return rc;
-    pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_launcher *launcher = session->launcher;
-    void (*ends)(struct attnd_stream_launcher * launcher, uint32_t handle) =
-        kind == ATTND_OBJECT_PLAN ? session->plan_ends : session->prepared_ends;
-    pthread_mutex_unlock(&session->objects_lock);
-    if (launcher && ends)
+    struct attnd_stream_launcher *launcher = mark(session, kind, handle, 1, &ends);
+    if (launcher)
         ends(launcher, handle);
-    return 0;
+    rc = attnd_object_release(session, call, kind, handle);
+    if (rc < 0)
+        (void)mark(session, kind, handle, 0, &ends);
+    return rc;
 }
 
 int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool, uint64_t *serial)
 {
     pthread_mutex_lock(&session->objects_lock);
     const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_PLAN, plan);
-    const int known = object != NULL;
+    const int known = object != NULL && !object->ending;
     if (known) {
         *pool = object->u.plan.pool;
         *serial = object->serial;

@@ -83,6 +83,7 @@ struct attnd_object {
     enum attnd_object_kind kind;
     uint32_t handle;
     uint64_t serial; /* no other object of the session has or had it: a handle comes again */
+    int ending;      /* the service is asked to end it: launches do not find it */
     union {
         struct {
             struct attnd_shm shm; /* address NULL: not mapped here; fd: of device memory, else -1 */
@@ -297,15 +298,17 @@ int attnd_mailbox_open(struct attnd_session *session);
 
 /* ---- engine.c, for libattnd-cuda: where the engine executes its launched runs ---- */
 
-/** attnd_prepared_args() - what a run was prepared with. Return: 0; -ATTND_E_UNKNOWN. */
+/** attnd_prepared_args() - what a run was prepared with. Return: 0; -ATTND_E_UNKNOWN: also while it
+ * is ending. */
 int attnd_prepared_args(struct attnd_session *session, uint32_t prepared,
                         struct attnd_prepare_args *out, uint32_t *plan);
-/** attnd_launcher_tell() - a plan or a prepared run (@kind) is about to end: the session's hook for
- * it, if there is one. Return: as attnd_session_check(). */
-int attnd_launcher_tell(struct attnd_session *session, enum attnd_object_kind kind,
-                        uint32_t handle);
+/** attnd_launcher_release() - attnd_object_release() of a plan or a prepared run (@kind). It is
+ * ending from here on, so that no launch takes up again what the session's hook for it gives up; if
+ * the service refuses, it is as it was. Return: 0 or the fault. */
+int attnd_launcher_release(struct attnd_session *session, struct attnd_rpc *call,
+                           enum attnd_object_kind kind, uint32_t handle);
 /** attnd_plan_pool() - the pool that a plan was made for, and the plan's serial. Return: 0;
- * -ATTND_E_UNKNOWN. */
+ * -ATTND_E_UNKNOWN: also while it is ending. */
 int attnd_plan_pool(struct attnd_session *session, uint32_t plan, uint32_t *pool, uint64_t *serial);
 /** attnd_plan_image_open() - the plan as kernels read it, struct attnd_plan_image at offset 0 of
  * @fd, which the caller closes and can map for reading only. Return: 0; -ATTND_E_UNKNOWN;

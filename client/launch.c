@@ -182,16 +182,13 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
 
 int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
 {
-    int rc = attnd_launcher_tell(session, ATTND_OBJECT_PREPARED, prepared);
-    if (rc < 0)
-        return rc;
     Attnd__Unprepare message = ATTND__UNPREPARE__INIT;
     message.prepared = prepared;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
     call.request.unprepare = &message;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    return attnd_object_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
+    return attnd_launcher_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
 }
 
 /* ---- launching, from the host ---- */

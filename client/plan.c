@@ -91,15 +91,12 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
 
 int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
 {
-    int rc = attnd_launcher_tell(session, ATTND_OBJECT_PLAN, plan);
-    if (rc < 0)
-        return rc;
     Attnd__PlanDestroy message = ATTND__PLAN_DESTROY__INIT;
     message.plan = plan;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_DESTROY;
     call.request.plan_destroy = &message;
-    return attnd_object_release(session, &call, ATTND_OBJECT_PLAN, plan);
+    return attnd_launcher_release(session, &call, ATTND_OBJECT_PLAN, plan);
 }
 
 int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan_info *info)

@@ -337,7 +337,9 @@ struct attnd_run {
     uint32_t lane;        /* prepared: which of its doorbells */
     uint32_t code;        /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
     uint32_t weight;      /* of the session, against others'; 0: 1 */
-    uint64_t zero[5];
+    uint32_t serial;      /* prepared: of the number by which it is rung */
+    uint32_t zero0;
+    uint64_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
 ATTND_ASSERT_AT(attnd_run, plan_offset_bytes, 8);

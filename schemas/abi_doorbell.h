@@ -30,7 +30,7 @@ ATTND_ASSERT_SIZE(attnd_wake, 128);
 /* One a session, in a memory of its own. A lane's word says where its run is:
  *
  *   1 + code                   at rest: what became of the last one, 0 or ATTND_E_*
- *   ATTND_DOORBELL_RUNG + run  rung by the engine: a run is an index into the run table
+ *   ATTND_DOORBELL_RUNG + run  rung by the engine: attnd_doorbell_number() of a prepared run
  *   0, ATTND_DOORBELL_TAKEN..  taken by the worker, which may count in it what is still to do
  *
  * A ring goes from the first to the second, the worker from there to the third and back to the
@@ -61,6 +61,12 @@ struct attnd_mailbox {
 #define ATTND_DOORBELL_ITEMS_MAX (1u << 22) /* of a run that is prepared */
 ATTND_ASSERT_ABI(ATTND_DOORBELL_RUNS + (ATTND_DOORBELL_ITEMS_MAX + 1) * ATTND_DOORBELL_ITEM <=
                  ATTND_DOORBELL_TAKEN - ATTND_DOORBELL_RUNG);
+
+/* A number has the index of its run in the run table, and a serial of those that had that slot: a
+ * graph that rings a run that was unprepared meanwhile starts no other one. A serial comes again
+ * after as many runs in its slot. */
+#define ATTND_DOORBELL_SLOTS (1u << 13)
+#define ATTND_DOORBELL_SERIALS (ATTND_DOORBELL_RUNS / ATTND_DOORBELL_SLOTS)
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
 ATTND_ASSERT_AT(attnd_mailbox, error, 256);
 ATTND_ASSERT_AT(attnd_mailbox, rung, 512);
@@ -81,6 +87,12 @@ static inline int attnd_doorbell_rung(uint32_t doorbell)
 static inline int attnd_doorbell_taken(uint32_t doorbell)
 {
     return !attnd_doorbell_rests(doorbell) && !attnd_doorbell_rung(doorbell);
+}
+
+/* The number of a prepared run: @slot < ATTND_DOORBELL_SLOTS in the run table, @serial. */
+static inline uint32_t attnd_doorbell_number(uint32_t slot, uint32_t serial)
+{
+    return serial % ATTND_DOORBELL_SERIALS * ATTND_DOORBELL_SLOTS + slot;
 }
 
 /* Which mailboxes there are, and what came of them. */

@@ -109,7 +109,8 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * - A graph may be launched after attnd_unprepare() and attnd_plan_destroy(): -ATTND_E_UNKNOWN.
  * - The service does not see such runs. attnd_unprepare() waits for those in the lane's stream, and
  *   the release of a memory that runs have used for those of all lanes, but neither for a launch of
- *   a graph: synchronise with that before pages, plans and memory are given to something else.
+ *   a graph: synchronise with that before a run of it is unprepared, and before pages, plans and
+ *   memory are given to something else. Preparing needs no such order.
  *
  * Where the worker executes, the stream goes on also when that dies, which is answered for it by
  * the next one, and when there is none for 30 s: the launch is given up then, and with it those of

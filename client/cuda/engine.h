@@ -162,8 +162,6 @@ int attnd_engine_tables(struct attnd_engine *engine, const struct engine_view *v
 int attnd_engine_scratch(struct attnd_engine *engine, uint32_t lane, uint64_t wanted);
 /** attnd_engine_capture() - *@id: the capture that the stream is part of; 0: none. */
 CUresult attnd_engine_capture(CUstream stream, uint64_t *id);
-/** attnd_engine_has_tables() - 1: runs of the plan look up sinks, masks or scales. */
-int attnd_engine_has_tables(const struct engine_plan *plan);
 void attnd_engine_plan_ends(struct attnd_engine *engine, uint32_t handle);
 void attnd_engine_plans_end(struct attnd_engine *engine);
 

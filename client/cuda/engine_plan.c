@@ -257,15 +257,6 @@ int attnd_engine_tables(struct attnd_engine *engine, const struct engine_view *v
     return rc;
 }
 
-int attnd_engine_has_tables(const struct engine_plan *plan)
-{
-    const struct attnd_plan_head *head =
-        (const void *)((const char *)plan->image + ATTND_IMAGE_PLAN_AT);
-
-    return (head->options & (ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES)) !=
-           0;
-}
-
 static int launch_refresh(struct attnd_engine *engine, const struct engine_plan *plan,
                           struct engine_lane *at, CUstream stream)
 {

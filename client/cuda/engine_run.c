@@ -87,8 +87,6 @@ static int resolve(struct attnd_engine *engine, uint32_t prepared, uint32_t slot
     if (rc < 0)
         return rc;
     assert(own->at != NULL);
-    if (attnd_engine_has_tables(own->plan)) /* the run looks into a mirror that a refresh writes */
-        attnd_engine_wait(engine, args.lane);
     if (++engine->serial == 0)
         engine->serial = 1;
     run.plan = own->at->block;

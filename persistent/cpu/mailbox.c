@@ -109,13 +109,15 @@ void attnd_cpu_mail_done(struct attnd_backend *backend, struct attnd_cpu_run *ru
 static struct attnd_cpu_prepared *find(const struct attnd_cpu_mail *mail, uint32_t index,
                                        uint32_t lane, uint32_t value)
 {
-    uint32_t number = value - ATTND_DOORBELL_RUNG - mail->runs_transient;
-    if (number >= mail->prepared_count)
+    uint32_t number = value - ATTND_DOORBELL_RUNG;
+    uint32_t place = number % ATTND_DOORBELL_SLOTS - mail->runs_transient;
+    if (place >= mail->prepared_count)
         return NULL;
-    struct attnd_cpu_prepared *prepared = &mail->prepared[number];
+    struct attnd_cpu_prepared *prepared = &mail->prepared[place];
     const struct attnd_run *body = &prepared->body;
     int is = body->kind == ATTND_RUN_ATTEND && body->mailbox == index && body->lane == lane &&
-             body->session == mail->mailboxes[index].session;
+             body->session == mail->mailboxes[index].session &&
+             body->serial == number / ATTND_DOORBELL_SLOTS;
     return is ? prepared : NULL;
 }
 

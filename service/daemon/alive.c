@@ -14,13 +14,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void look(void *context);
-
-static int look_later(struct attnd_alive *alive)
+static void look_later(const struct attnd_alive *alive)
 {
-    alive->timer = attnd_loop_watch_timer(alive->service->loop, attnd_clock_ns() + alive->period_ns,
-                                          look, alive);
-    return alive->timer ? 0 : -ATTND_E_NO_MEMORY;
+    attnd_loop_timer_set(alive->service->loop, alive->timer, attnd_clock_ns() + alive->period_ns);
 }
 
 static void look(void *context)
@@ -33,8 +29,7 @@ static void look(void *context)
         (void)attnd_notify("WATCHDOG=1");
     alive->heartbeat = data.worker_heartbeat;
     alive->restarts = data.worker_restarts;
-    if (look_later(alive) < 0)
-        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: the service manager will end this");
+    look_later(alive);
 }
 
 int attnd_alive_start(struct attnd_alive *alive, struct attnd_service *service)
@@ -48,7 +43,11 @@ int attnd_alive_start(struct attnd_alive *alive, struct attnd_service *service)
     if (pid && (attnd_number_parse(pid, 0, INT32_MAX, &for_pid) < 0 || (pid_t)for_pid != getpid()))
         return 0;
     alive->period_ns = us * 1000u / 3u;
-    return look_later(alive);
+    alive->timer = attnd_loop_timer_new(service->loop, look, alive);
+    if (!alive->timer)
+        return -ATTND_E_NO_MEMORY;
+    look_later(alive);
+    return 0;
 }
 
 void attnd_alive_stop(struct attnd_alive *alive)

@@ -30,6 +30,7 @@
 #include "service/session/session.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,6 +42,7 @@
 #include <unistd.h>
 
 #define DRAIN_TIMEOUT_NS 10000000000u
+#define HEAP_BLOCK_BYTES_MAX (4 << 20)
 
 struct runner {
     int argc;
@@ -60,14 +62,40 @@ static void log_fault(const char *what, const struct attnd_fault *fault)
     attnd_log(ATTND_LOG_ERROR, "%s: %s", what, attnd_fault_string(fault, text, sizeof(text)));
 }
 
+/* ---- the heap ---- */
+
+/* Copies of batches and keys come and go with each operation. When the last of many is freed, the
+ * heap's end would go back to the kernel at once, some milliseconds of this thread. So the heap
+ * keeps what it has until nobody is there. Larger blocks are none of it, and the closer's thread
+ * frees them. */
+static void keep_heap(void)
+{
+#ifdef M_TRIM_THRESHOLD
+    (void)mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX);
+    (void)mallopt(M_TRIM_THRESHOLD, -1);
+#endif
+}
+
+static void give_heap_back(const struct attnd_service *service)
+{
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i])
+            return;
+#ifdef M_TRIM_THRESHOLD
+    (void)malloc_trim(0);
+#endif
+}
+
 /* ---- the loop's hooks ---- */
 
 static int sweep(void *context)
 {
     struct attnd_service *service = context;
     int moved = attnd_sched_sweep(service);
-    if (service->drained)
+    if (service->drained) {
         attnd_client_reap(service, 0);
+        give_heap_back(service);
+    }
     return moved;
 }
 
@@ -384,8 +412,10 @@ static enum attnd_exit start(struct runner *runner)
     if (attnd_alive_start(&runner->alive, service) < 0)
         return ATTND_EXIT_INTERNAL;
     attnd_accept_start(service);
+    if (!service->listen_watch)
+        return ATTND_EXIT_INTERNAL;
     announce(service);
-    return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
+    return ATTND_EXIT_OK;
 }
 
 /* ---- stop ---- */
@@ -448,6 +478,7 @@ enum attnd_exit attnd_service_run(const struct attnd_options *options, int argc,
     struct runner runner = {.argc = argc, .argv = argv, .service = service, .signal_fd = -1};
     struct attnd_fault fault = {0};
 
+    keep_heap();
     attnd_log_level(options->log_level);
     if (!service) {
         attnd_log(ATTND_LOG_ERROR, "out of memory");

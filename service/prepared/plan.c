@@ -62,7 +62,8 @@ static int describe(const struct attnd_prepared_runs *prepared_runs,
                               .weight = client->weight,
                               .scratch_offset_bytes = lane->offset_bytes,
                               .mailbox = attnd_mail_index(prepared_runs, prepared->mail),
-                              .lane = prepared->lane};
+                              .lane = prepared->lane,
+                              .serial = attnd_prepared_serial(prepared)};
     if (!attnd_planobj_ready(plan))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
     if (plan->tile_items > ATTND_DOORBELL_ITEMS_MAX)

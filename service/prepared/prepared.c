@@ -228,7 +228,7 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
     static const struct attnd_fault none;
     struct attnd_mail *mail = prepared->mail;
     struct attnd_fault fault = {.code = code};
-    uint32_t run = ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared);
+    uint32_t run = attnd_prepared_number(prepared_runs, prepared);
     int unprepared = 0, made = 0;
 
     prepared->ended |= (uint8_t)(emptied != 0);
@@ -251,18 +251,29 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
         answer(prepared_runs, mail, ATTND_PREPARED_REMOVED, run, &none);
 }
 
-int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+/* Return: NULL: the session has no such run, or it is ending. */
+static struct attnd_prepared *find_prepared(const struct attnd_client *client, uint32_t number)
+{
+    struct attnd_prepared_runs *prepared_runs = prepared_of(client);
+    const uint32_t index = number % ATTND_DOORBELL_SLOTS - ATTND_QUEUE_RUNS;
+    if (index >= ATTND_QUEUE_PREPARED)
+        return NULL;
+    struct attnd_prepared *prepared = &prepared_runs->prepared[index];
+    int is = prepared->mail == client->mail && !prepared->ending &&
+             attnd_prepared_number(prepared_runs, prepared) == number;
+    return is ? prepared : NULL;
+}
+
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t number,
                           struct attnd_fault *fault)
 {
     struct attnd_prepared_runs *prepared_runs = prepared_of(client);
-    struct attnd_prepared *prepared = run - ATTND_QUEUE_RUNS < ATTND_QUEUE_PREPARED
-                                          ? &prepared_runs->prepared[run - ATTND_QUEUE_RUNS]
-                                          : NULL;
+    struct attnd_prepared *prepared = find_prepared(client, number);
     int rc = check_mail(client, fault);
     if (rc < 0)
         return rc;
-    if (!prepared || prepared->mail != client->mail || prepared->ending)
-        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, run, 0);
+    if (!prepared)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, number, 0);
     client->mail->calling = 1;
     client->mail->call_id = id;
     prepared->called = 1;

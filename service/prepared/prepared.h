@@ -50,7 +50,8 @@ struct attnd_mail {
     uint64_t call_id;       /* that request */
 };
 
-/* The daemon's half of a prepared run. Its number is that of its run slot - ATTND_QUEUE_RUNS. */
+/* The daemon's half of a prepared run. Its slot in the run table is ATTND_QUEUE_RUNS behind its
+ * index here. */
 struct attnd_prepared {
     struct attnd_mail *mail; /* NULL: free */
     struct attnd_plan_object *plan;
@@ -58,7 +59,7 @@ struct attnd_prepared {
     struct attnd_sqe_run wish;                       /* as it was asked for */
     uint32_t lane;
     uint32_t next; /* in its plan's list or the free list; ATTND_NONE */
-    uint32_t serial;
+    uint32_t serial;  /* counts beginnings and ends: no two runs of the slot had the same one */
     uint32_t unacked; /* control commands about it, sent and not acked */
     uint8_t due;      /* a control command about it waits to be sent */
     uint8_t ending;   /* unprepared: nobody may launch it any more */
@@ -157,6 +158,20 @@ static inline struct attnd_run *attnd_prepared_run(const struct attnd_prepared_r
                 ->runs[ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared)];
 }
 
+/* What its number has beside its slot; an end lies between two runs of a slot. */
+static inline uint32_t attnd_prepared_serial(const struct attnd_prepared *prepared)
+{
+    return prepared->serial / 2 % ATTND_DOORBELL_SERIALS;
+}
+
+/* By which its session names it, and launches it. */
+static inline uint32_t attnd_prepared_number(const struct attnd_prepared_runs *prepared_runs,
+                                             const struct attnd_prepared *prepared)
+{
+    return attnd_doorbell_number(ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared),
+                                 attnd_prepared_serial(prepared));
+}
+
 /* ---- prepared.c: from the call that makes them to the end ---- */
 
 /** attnd_prepared_new() - for the service's queue and @maps; @events is copied. The scheduler fills
@@ -183,9 +198,8 @@ int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
  */
 int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
                        const struct attnd_sqe_run *wish, struct attnd_fault *fault);
-/** attnd_prepared_remove() - @run: index into the run table; answered when nothing of it is in
- * flight. */
-int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+/** attnd_prepared_remove() - @number: of the run; answered when nothing of it is in flight. */
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t number,
                           struct attnd_fault *fault);
 
 struct attnd_prepared_status {

@@ -84,8 +84,7 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     /* "auto" was a question. A GPU that is away for a moment is no reason to go on without it. */
     supervisor->service->options.backend = strcmp(info->backend, "cuda") == 0 ? "cuda" : "cpu";
     supervisor->state = ATTND_WORKER_UP;
-    attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
-    supervisor->timer = NULL;
+    attnd_supervisor_arm(supervisor, UINT64_MAX);
     attnd_watchdog_start(supervisor);
     attnd_log(ATTND_LOG_INFO, "worker %d: running, backend %s (%s), %u tile workers",
               (int)supervisor->process.pid, info->backend, info->isa, info->tile_workers);

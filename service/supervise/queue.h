@@ -16,6 +16,8 @@
  * the run table. */
 #define ATTND_QUEUE_RUNS 512u
 #define ATTND_QUEUE_PREPARED 4096u
+_Static_assert(ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED <= ATTND_DOORBELL_SLOTS,
+               "slots have numbers");
 /* Commands in flight that are no runs. */
 #define ATTND_QUEUE_CONTROLS 512u
 /* Slots whose run a worker took while others were in front of it: half of the rings at most. All

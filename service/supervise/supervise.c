@@ -37,6 +37,13 @@ static void close_later(void *context)
     close((int)(intptr_t)context);
 }
 
+void attnd_supervisor_arm(struct attnd_supervisor *supervisor, uint64_t delay_ns)
+{
+    const uint64_t when_ns = delay_ns == UINT64_MAX ? delay_ns : attnd_clock_ns() + delay_ns;
+    if (supervisor->timer)
+        attnd_loop_timer_set(supervisor->service->loop, supervisor->timer, when_ns);
+}
+
 static void let_go(struct attnd_supervisor *supervisor)
 {
     struct attnd_loop *loop = supervisor->service->loop;
@@ -54,28 +61,19 @@ static void let_go(struct attnd_supervisor *supervisor)
                            (void *)(intptr_t)process->pidfd);
     else if (process->pidfd >= 0)
         close(process->pidfd);
-    attnd_loop_unwatch(loop, supervisor->timer, NULL, NULL);
+    attnd_supervisor_arm(supervisor, UINT64_MAX);
     attnd_watchdog_stop(supervisor);
-    supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
+    supervisor->control_watch = supervisor->pidfd_watch = NULL;
     process->control = process->pidfd = -1;
 }
 
 static void on_timer(void *context)
 {
     struct attnd_supervisor *supervisor = context;
-    supervisor->timer = NULL;
     if (supervisor->state == ATTND_WORKER_DOWN)
         start_next(supervisor);
     else
         attnd_supervisor_kill(supervisor, "it did not come up in 10 s");
-}
-
-static void arm(struct attnd_supervisor *supervisor, uint64_t delay_ns)
-{
-    supervisor->timer = attnd_loop_watch_timer(supervisor->service->loop,
-                                               attnd_clock_ns() + delay_ns, on_timer, supervisor);
-    if (!supervisor->timer)
-        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: the worker may stay down");
 }
 
 /* How long to wait before the next start: not at all, unless the last deaths came fast. */
@@ -101,7 +99,7 @@ static void come_again(struct attnd_supervisor *supervisor)
     supervisor->state = ATTND_WORKER_DOWN;
     supervisor->restarts++;
     if (delay_ns)
-        arm(supervisor, delay_ns);
+        attnd_supervisor_arm(supervisor, delay_ns);
     else
         start_next(supervisor);
 }
@@ -189,7 +187,7 @@ static void start_next(struct attnd_supervisor *supervisor)
     struct attnd_fault fault = {0};
     int rc = start(supervisor, &fault);
     if (rc == 0 && watch(supervisor) == 0) {
-        arm(supervisor, START_TIMEOUT_NS);
+        attnd_supervisor_arm(supervisor, START_TIMEOUT_NS);
         return;
     }
     if (rc == 0) {
@@ -202,10 +200,18 @@ static void start_next(struct attnd_supervisor *supervisor)
               attnd_fault_string(&fault, text, sizeof(text)));
     supervisor->state = ATTND_WORKER_DOWN;
     supervisor->delay_ns = DELAY_NS_MAX;
-    arm(supervisor, DELAY_NS_MAX);
+    attnd_supervisor_arm(supervisor, DELAY_NS_MAX);
 }
 
 /* ---- the outside ---- */
+
+/* They are there from the beginning: what a worker needs in its place never wants for memory. */
+static void end_timers(struct attnd_supervisor *supervisor)
+{
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->watchdog, NULL, NULL);
+    supervisor->timer = supervisor->watchdog = NULL;
+}
 
 int attnd_supervisor_new(struct attnd_service *service,
                          const struct attnd_supervisor_events *events,
@@ -217,6 +223,12 @@ int attnd_supervisor_new(struct attnd_service *service,
     supervisor->service = service;
     supervisor->events = events;
     supervisor->process.control = supervisor->process.pidfd = -1;
+    supervisor->timer = attnd_loop_timer_new(service->loop, on_timer, supervisor);
+    if (!supervisor->timer || attnd_watchdog_new(supervisor) < 0) {
+        end_timers(supervisor);
+        free(supervisor);
+        return -ATTND_E_NO_MEMORY;
+    }
     *out = supervisor;
     return 0;
 }
@@ -264,7 +276,6 @@ int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout
     return rc;
 }
 
-/* @text: how it ended, if it did. */
 /* A worker that says something waits until it is read, and parks after that. What it says of memory
  * does not matter any more: it is as good as let go. */
 static void drop_answers(const struct attnd_process *process)
@@ -276,6 +287,7 @@ static void drop_answers(const struct attnd_process *process)
         attnd_fdpass_close(fds, fds_count);
 }
 
+/* @text: how it ended, if it did. */
 static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char *text,
                  size_t text_bytes)
 {
@@ -317,6 +329,7 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
         attnd_log(ATTND_LOG_INFO, "worker %d: %s", (int)pid, text);
     }
     let_go(supervisor);
+    end_timers(supervisor);
     attnd_supervisor_inherit(supervisor);
 }
 

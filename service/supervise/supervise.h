@@ -57,10 +57,11 @@ struct attnd_supervisor {
     uint64_t deaths_ns[ATTND_DEATHS_KEPT]; /* the last ones, circular */
     uint32_t deaths;
     uint64_t delay_ns; /* before the next start; 0: none */
-    struct attnd_watch *control_watch, *pidfd_watch, *timer;
+    struct attnd_watch *control_watch, *pidfd_watch;
+    struct attnd_watch *timer; /* the next start, or how long one may take; NULL: it is stopped */
     struct attnd_fault fault; /* why the worker says it cannot start */
     char last_end[96];        /* how the worker before this one ended */
-    struct attnd_watch *watchdog;
+    struct attnd_watch *watchdog; /* as timer */
     uint32_t heartbeat, heartbeat_missed; /* seen last; looks since that found it unchanged */
 };
 
@@ -105,8 +106,14 @@ const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_servi
 /** attnd_supervisor_running() - 1: it answers; 0: it is gone, or not yet there again. */
 int attnd_supervisor_running(const struct attnd_service *service);
 
-/** attnd_watchdog_start()/stop() - watchdog.c: from now on the worker's heartbeat has to go on.
- * Harmless twice. */
+/** attnd_supervisor_arm() - have what is next of the worker done after so long; UINT64_MAX: nothing
+ * is. Needs no memory. */
+void attnd_supervisor_arm(struct attnd_supervisor *supervisor, uint64_t delay_ns);
+
+/** attnd_watchdog_new() - watchdog.c: its timer. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_watchdog_new(struct attnd_supervisor *supervisor);
+/** attnd_watchdog_start()/stop() - from now on the worker's heartbeat has to go on. Harmless twice.
+ */
 void attnd_watchdog_start(struct attnd_supervisor *supervisor);
 void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
 

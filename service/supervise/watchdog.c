@@ -17,14 +17,10 @@
 #define LOOK_NS 500000000u
 #define LOOKS_A_SECOND (1000000000u / LOOK_NS)
 
-static void look(void *context);
-
-static void look_later(struct attnd_supervisor *supervisor)
+static void look_later(const struct attnd_supervisor *supervisor)
 {
-    supervisor->watchdog = attnd_loop_watch_timer(supervisor->service->loop,
-                                                  attnd_clock_ns() + LOOK_NS, look, supervisor);
-    if (!supervisor->watchdog)
-        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: a worker that hangs is not noticed");
+    attnd_loop_timer_set(supervisor->service->loop, supervisor->watchdog,
+                         attnd_clock_ns() + LOOK_NS);
 }
 
 static void look(void *context)
@@ -32,7 +28,6 @@ static void look(void *context)
     struct attnd_supervisor *supervisor = context;
     uint32_t heartbeat = attnd_observe32(&supervisor->service->queue->head->heartbeat);
 
-    supervisor->watchdog = NULL;
     if (heartbeat != supervisor->heartbeat) {
         supervisor->heartbeat = heartbeat;
         supervisor->heartbeat_missed = 0;
@@ -44,9 +39,15 @@ static void look(void *context)
     look_later(supervisor);
 }
 
+int attnd_watchdog_new(struct attnd_supervisor *supervisor)
+{
+    supervisor->watchdog = attnd_loop_timer_new(supervisor->service->loop, look, supervisor);
+    return supervisor->watchdog ? 0 : -ATTND_E_NO_MEMORY;
+}
+
 void attnd_watchdog_start(struct attnd_supervisor *supervisor)
 {
-    if (supervisor->watchdog || supervisor->service->options.watchdog_s == 0)
+    if (supervisor->service->options.watchdog_s == 0)
         return;
     supervisor->heartbeat_missed = 0;
     look_later(supervisor);
@@ -54,6 +55,6 @@ void attnd_watchdog_start(struct attnd_supervisor *supervisor)
 
 void attnd_watchdog_stop(struct attnd_supervisor *supervisor)
 {
-    attnd_loop_unwatch(supervisor->service->loop, supervisor->watchdog, NULL, NULL);
-    supervisor->watchdog = NULL;
+    if (supervisor->watchdog)
+        attnd_loop_timer_set(supervisor->service->loop, supervisor->watchdog, UINT64_MAX);
 }

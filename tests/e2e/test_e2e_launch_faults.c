@@ -91,6 +91,28 @@ static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(v
     launched_close_all(&owner, &trial, prepared);
 }
 
+static void a_launch_of_a_run_that_is_gone_starts_none_that_has_its_slot(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = launched_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t gone, other;
+
+    launched_open(&engine, &trial, harness->socket, "gone", &batch);
+    CHECK_OK(launched_prepare(&trial, 0, LANE, &gone));
+    CHECK_OK(attnd_unprepare(engine.session, gone));
+    launched_prepare_at(&trial, 0, LANE, gone, &other);
+    CHECK_EQUAL(launched_ring(&trial, LANE, gone), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(attnd_lane_error(engine.session, LANE), -ATTND_E_UNKNOWN);
+    CHECK_ERROR(attnd_unprepare(engine.session, gone), ATTND_E_UNKNOWN);
+    launched_untouched(&trial, 0);
+    CHECK_EQUAL(launched_ring(&trial, LANE, other), 0);
+    launched_verify(&trial, 0);
+    CHECK_OK(attnd_unprepare(engine.session, other));
+    launched_close(&engine, &trial);
+}
+
 struct ringer {
     const struct harness *harness;
     uint32_t stop, started;
@@ -391,6 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them),
+        E2E_TEST(a_launch_of_a_run_that_is_gone_starts_none_that_has_its_slot),
         E2E_TEST(a_flood_of_rings_starves_nobody),
         E2E_TEST(a_killed_worker_releases_the_wait_and_the_next_ring_is_right),
         E2E_TEST(a_ring_that_was_pending_is_executed_by_the_next_worker),

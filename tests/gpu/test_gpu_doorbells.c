@@ -2,6 +2,7 @@
  * test_gpu_doorbells.c - rings of a stream whose lane is not free, whose service cannot hear them,
  * or whose worker dies; and what is prepared while one is under way.
  */
+#include "tests/gpu/support/by_stream.h"
 #include "tests/gpu/support/load.h"
 #include "tests/gpu/support/long_run.h"
 #include "tests/gpu/support/neighbour.h"
@@ -251,6 +252,38 @@ static int beside_a_bad_one(void *context)
 static void a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it(void **state)
 {
     CHECK_EQUAL(harness_join(harness_fork(beside_a_bad_one, *state), CLIENT_MS), 0);
+}
+
+/* ---- graphs that outlive their runs ---- */
+
+static int replay_what_is_gone(void *context)
+{
+    const struct harness *harness = context;
+    const struct random_batch batch = launched_batch();
+    struct engine engine;
+    struct layers layers;
+
+    gpu_open();
+    gpu_engine_open(&engine, harness->socket, "gone");
+    layers_begin(&layers, &engine, &batch, LANE);
+    layers_capture(&layers);
+    layers_replay(&layers);
+    layers_right(&layers);
+    layers_unprepare(&layers);
+    layers_prepare_anew(&layers);
+    layers_replay(&layers);
+    layers_failed(&layers, ATTND_E_UNKNOWN);
+    layers_queue(&layers);
+    layers_right(&layers);
+    layers_unprepare(&layers);
+    layers_end(&layers);
+    engine_close(&engine);
+    return 0;
+}
+
+static void a_graph_of_runs_that_are_gone_starts_none_that_have_their_slots(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(replay_what_is_gone, *state), CLIENT_MS), 0);
 }
 
 /* ---- beside a run that takes long ---- */
@@ -517,6 +550,7 @@ int main(void)
         E2E_TEST(a_ring_is_in_the_workers_domain_whatever_its_streams_is),
         E2E_TEST(a_captured_ring_leaves_plain_edges),
         E2E_TEST(a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it),
+        E2E_TEST(a_graph_of_runs_that_are_gone_starts_none_that_have_their_slots),
         E2E_TEST(a_run_prepared_beside_another_of_its_plan_delays_nobody),
         E2E_TEST(rings_that_a_worker_took_with_it_are_counted_as_errors),
         E2E_TEST(kernels_that_outlive_their_process_end_at_once),

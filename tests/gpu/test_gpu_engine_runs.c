@@ -216,6 +216,12 @@ static int replay_what_is_gone(void *context)
     layers_unprepare(&layers);
     layers_replay(&layers);
     layers_failed(&layers, ATTND_E_UNKNOWN);
+    layers_prepare_anew(&layers); /* others in their slots */
+    layers_replay(&layers);
+    layers_failed(&layers, ATTND_E_UNKNOWN);
+    layers_queue(&layers);
+    layers_right(&layers);
+    layers_unprepare(&layers);
     CHECK_OK(attnd_plan_destroy(engine.session, layers.trial.plan));
     layers_replay(&layers);
     layers_failed(&layers, ATTND_E_UNKNOWN);
@@ -228,6 +234,35 @@ static int replay_what_is_gone(void *context)
 static void a_graph_of_runs_and_of_a_plan_that_are_gone_writes_nothing(void **state)
 {
     in_client(replay_what_is_gone, *state);
+}
+
+/* Where tables lie changes with each set. The graph's refresh looks for them while the run is made
+ * known that is launched behind it, and writes what the graph's last layer has written. */
+static int prepare_beside_refreshes(void *context)
+{
+    struct random_batch batch = growing_batch();
+    struct engine engine;
+    struct layers layers;
+    uint32_t other;
+
+    batch.variant.sinks = 2;
+    begin(context, "sinks", &batch, &engine, &layers);
+    layers_capture(&layers);
+    for (uint32_t time = 0; time < 4 * TIMES; time++) {
+        CHECK_OK(launched_prepare(&layers.trial, LAUNCHED_LAYERS - 1, LANE, &other));
+        layers.trial.batch.variant.sinks = 1 + time % 2;
+        launched_set(&layers.trial, LANE);
+        layers_replay(&layers);
+        CHECK_OK(attnd_cuda_run_on_stream(engine.session, LANE, other, layers.stream));
+        layers_right(&layers);
+        CHECK_OK(attnd_unprepare(engine.session, other));
+    }
+    return end(&layers);
+}
+
+static void a_run_prepared_beside_a_refresh_has_the_tables_of_the_plan_that_is_set(void **state)
+{
+    in_client(prepare_beside_refreshes, *state);
 }
 
 /* Until it is filled the plan has no place for what its runs count. */
@@ -415,6 +450,7 @@ int main(void)
         E2E_TEST(a_graph_follows_advances_new_pages_and_sets),
         E2E_TEST(a_graph_whose_plan_wants_another_kernel_writes_nothing),
         E2E_TEST(a_graph_of_runs_and_of_a_plan_that_are_gone_writes_nothing),
+        E2E_TEST(a_run_prepared_beside_a_refresh_has_the_tables_of_the_plan_that_is_set),
         E2E_TEST(a_run_whose_first_launch_finds_no_plan_is_right_later),
         E2E_TEST(two_lanes_in_two_streams_at_once_are_right),
         E2E_OWN_TEST(classes_and_more_items_than_workers_are_right_many_times_in_a_row),

@@ -4,11 +4,16 @@
  *   long_allocations [--rounds N] [--seed S] [--loop KIND]
  *
  * A session does one of everything that sessions do: memory, pools, leases, tickets, plans, runs,
- * the prefix tree, prepared runs, status. In round n the daemon's nth allocation since its
- * connection fails (tests/support/preload/fail_allocation.c). The session may be refused or ended,
- * and no call waits longer than libattnd does. Then the daemon must be alive, and have as many
- * descriptors, and count as many sessions, plans and bytes, as before; and another session must
- * compute what is right. It is over when a round has fewer allocations than its number.
+ * the prefix tree, prepared runs, status. Another one sets plans that the planner's thread makes.
+ * An operator asks for all that attnctl shows, and a scraper for metrics. The worker dies. In round
+ * n of each the daemon's nth allocation since then fails (tests/support/preload/fail_allocation.c).
+ * A session may be refused or ended, and no call waits longer than libattnd does. Then the daemon
+ * must be alive with a worker, and have as many descriptors, and count as many sessions, plans and
+ * bytes, as before; and another session must compute what is right. It is over when a round has
+ * fewer allocations than its number.
+ *
+ * In round n of a start its nth allocation fails. The daemon then is as ever, or ends by itself
+ * with a message, and leaves nothing.
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/harness.h"
@@ -28,10 +33,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGES 8u
 #define WAIT_NS 2000000000u
+#define QUIET_LOOKS 50u
 #define COMPUTE_EACH 20u /* rounds between two batches of another session */
 
 struct scene {
@@ -39,6 +48,12 @@ struct scene {
     uint32_t memory, pool, plan, prefix, prepared;
     int32_t pages[PAGES];
     uint32_t in_flight;
+};
+
+struct books {
+    const struct harness *harness;
+    uint32_t workers, looks, descriptors, plans;
+    uint64_t heap_bytes, host_bytes;
 };
 
 static struct fail_control *control;
@@ -132,7 +147,7 @@ static void launch(struct scene *scene)
     (void)attnd_unprepare(scene->session, scene->prepared);
 }
 
-static void live(const struct harness *harness)
+static void live_small(const struct harness *harness)
 {
     const struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = harness->socket, .name = "poor"};
@@ -149,18 +164,127 @@ static void live(const struct harness *harness)
     attnd_close(scene.session);
 }
 
-/* ---- the judge ---- */
+/* ---- plans that a thread makes ---- */
 
-struct books {
-    const struct harness *harness;
-    uint32_t descriptors, plans;
-    uint64_t heap_bytes, host_bytes;
-};
+#define MANY 4200u /* requests, of one row and one page */
+
+/* The pages that all have in common come first, then one each. */
+static void set_and_advance(struct scene *scene)
+{
+    static int32_t rows[MANY + 1], starts[MANY + 1], pages[2 * MANY], last[MANY], lengths[MANY];
+    struct attnd_level level = {MANY, rows, starts, pages, last};
+    struct attnd_batch batch = ATTND_ARGS(batch, .flags = ATTND_SHARED_PAGES, .level = &level);
+    struct attnd_advance advance = ATTND_ARGS(advance, MANY, lengths, NULL, NULL);
+
+    for (int32_t i = 0; i <= (int32_t)MANY; i++) {
+        rows[i] = i;
+        starts[i] = 2 * i;
+    }
+    for (int32_t i = 0; i < (int32_t)MANY; i++) {
+        pages[2 * i] = 0;
+        pages[2 * i + 1] = 1 + i;
+        last[i] = 1;
+        lengths[i] = 1; /* within what is shared: it is planned again */
+    }
+    count(scene, attnd_plan_set(scene->session, scene->plan, &batch, NULL));
+    count(scene, attnd_plan_advance(scene->session, scene->plan, &advance, NULL));
+    count(scene, attnd_plan_set(scene->session, scene->plan, &batch, NULL));
+    collect(scene);
+}
+
+static void live_large(const struct harness *harness)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = harness->socket, .name = "large"};
+    struct attnd_plan_args room = ATTND_ARGS(plan_args, 0, MANY, MANY, 2 * MANY, 1, .heads_q = 1);
+    static int32_t pages[MANY + 1];
+    struct scene scene = {0};
+
+    if (attnd_open(&args, &scene.session) < 0)
+        return;
+    (void)attnd_pool_create_leased(scene.session, 1, MANY + 1, 4, 1, 16, ATTND_DTYPE_FP16,
+                                   &room.pool);
+    (void)attnd_pages_alloc(scene.session, room.pool, MANY + 1, pages);
+    (void)attnd_plan_create(scene.session, &room, &scene.plan);
+    set_and_advance(&scene);
+    attnd_close(scene.session);
+}
+
+/* ---- those who ask ---- */
+
+static char metrics[64]; /* the path of the endpoint */
+
+/* The connection may be closed at any time, and its end comes. */
+static void scrape(void)
+{
+    static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char text[4096];
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", metrics);
+    CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    (void)send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL);
+    while (recv(fd, text, sizeof(text), 0) > 0)
+        ;
+    close(fd);
+}
+
+static void live_asking(const struct harness *harness)
+{
+    static const char *const asked[][3] = {{"status"}, {"latency"}, {"metrics"},
+                                           {"prefix"}, {"peers"},   {"ping"}};
+    static char text[262144];
+
+    scrape();
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+        (void)harness_attnctl(harness, asked[i], text, sizeof(text));
+}
+
+/* ---- a worker's death ---- */
+
+/* By its log: who asks the daemon takes memory of it. @pid: of the last one. */
+static uint32_t workers_so_far(const struct harness *harness, int *pid)
+{
+    FILE *log = fopen(harness->log, "re");
+    char line[512];
+    uint32_t count = 0;
+
+    CHECK(log != NULL);
+    while (fgets(line, sizeof(line), log)) {
+        const char *worker = strstr(line, "] worker ");
+        if (worker && strstr(line, ": running, backend "))
+            count += sscanf(worker, "] worker %d", pid) == 1;
+    }
+    (void)fclose(log);
+    return count;
+}
+
+static int has_another_worker(void *context)
+{
+    const struct books *books = context;
+    int pid;
+
+    return workers_so_far(books->harness, &pid) > books->workers;
+}
+
+static void live_without_worker(const struct harness *harness)
+{
+    int pid = 0;
+    struct books books = {.harness = harness, .workers = workers_so_far(harness, &pid)};
+
+    CHECK(pid > 1);
+    CHECK_EQUAL(kill(pid, SIGKILL), 0);
+    (void)harness_eventually(has_another_worker, &books, 20000, "another worker runs");
+}
+
+/* ---- the judge ---- */
 
 static int read_books(struct books *books)
 {
     Attnd__Status *status = harness_status(books->harness);
-    const int alone = status->n_sessions <= 1 && status->n_pools == 0; /* who asks */
+    const int alone = status->n_sessions <= 1 && status->n_pools == 0 && /* who asks */
+                      strcmp(status->worker_state, "running") == 0;
 
     books->descriptors = harness_descriptors(books->harness->daemon);
     books->plans = status->plans;
@@ -170,17 +294,27 @@ static int read_books(struct books *books)
     return alone;
 }
 
+/* Descriptors of those who are gone, who asked included, are closed by threads of their own: the
+ * least of many looks. */
 static int quiet(void *context)
 {
-    return read_books(context);
+    struct books *books = context;
+    struct books now = {.harness = books->harness};
+
+    if (!read_books(&now))
+        return 0;
+    if (books->looks && books->descriptors < now.descriptors)
+        now.descriptors = books->descriptors;
+    now.looks = books->looks + 1;
+    *books = now;
+    return now.looks > QUIET_LOOKS;
 }
 
 static int balanced(void *context)
 {
     const struct books *before = context;
     struct books now = {.harness = before->harness};
-
-    return read_books(&now) && now.descriptors == before->descriptors &&
+    return read_books(&now) && now.descriptors <= before->descriptors &&
            now.plans == before->plans && now.heap_bytes == before->heap_bytes &&
            now.host_bytes == before->host_bytes;
 }
@@ -219,35 +353,102 @@ static void preload(const char *program, char *path, size_t path_bytes)
     free(real);
 }
 
+static void arm(uint64_t round)
+{
+    attnd_publish32(&control->calls, 0);
+    attnd_publish32(&control->failed, 0);
+    attnd_publish32(&control->fail_at, (uint32_t)round);
+    attnd_publish32(&control->armed, 1);
+}
+
+/* Return: 1 an allocation has failed since then. */
+static uint32_t disarm(void)
+{
+    attnd_publish32(&control->armed, 0);
+    return attnd_observe32(&control->failed);
+}
+
+/* Return: how many allocations failed. */
+static uint64_t fail_each(struct books *books, void (*live)(const struct harness *harness),
+                          uint64_t rounds)
+{
+    uint64_t failed = 0;
+
+    books->looks = 0;
+    for (uint32_t i = 0; i < 3; i++)
+        live(books->harness); /* what is made once is there */
+    (void)harness_eventually(quiet, books, 10000, "the sessions are gone");
+    for (uint64_t round = 1; round <= rounds; round++) {
+        arm(round);
+        live(books->harness);
+        const uint32_t fails = disarm();
+        judge(books, round);
+        failed += fails;
+        if (!fails)
+            break;
+    }
+    return failed;
+}
+
+static uint64_t fail_each_of_a_start(const char *const *options, uint64_t rounds)
+{
+    struct books books;
+    struct harness harness;
+    uint64_t failed = 0;
+    uint32_t fails = 1;
+
+    for (uint64_t round = 1; fails && round <= rounds; round++) {
+        int status = 0;
+        arm(round);
+        const int starts = harness_try_start(&harness, options, &status);
+        fails = disarm();
+        failed += fails;
+        if (!starts) {
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+            continue;
+        }
+        books = (struct books){.harness = &harness};
+        (void)harness_eventually(quiet, &books, 10000, "it is as ever");
+        judge(&books, round);
+        harness_stop(&harness);
+    }
+    return failed;
+}
+
+static const struct {
+    const char *name;
+    void (*live)(const struct harness *harness);
+} lives[] = {{"of a session", live_small},
+             {"of large plans", live_large},
+             {"of those who ask", live_asking},
+             {"of a worker's death", live_without_worker}};
+
 int main(int argc, char **argv)
 {
     struct long_options options = long_options_default(100000);
     struct harness harness;
     struct books books = {.harness = &harness};
     char path[64];
-    uint64_t round = 0, failed = 0;
+    uint64_t failed, sum = 0, least = UINT64_MAX;
 
     argp_parse(&long_options_argp, argc, argv, 0, NULL, &options);
     harness_init();
     preload(argv[0], path, sizeof(path));
-    const char *const daemon[] = {"--loop", options.loop, "--threads", "2", NULL};
-    harness_start(&harness, options.loop ? daemon : daemon + 2);
-    for (uint32_t i = 0; i < 3; i++)
-        live(&harness); /* what is made once is there */
-    (void)harness_eventually(quiet, &books, 10000, "the sessions are gone");
-    for (int more = 1; more && round < options.rounds;) {
-        attnd_publish32(&control->calls, 0);
-        attnd_publish32(&control->failed, 0);
-        attnd_publish32(&control->fail_at, (uint32_t)++round);
-        attnd_publish32(&control->armed, 1);
-        live(&harness);
-        attnd_publish32(&control->armed, 0);
-        more = (int)attnd_observe32(&control->failed);
-        failed += attnd_observe32(&control->failed);
-        judge(&books, round);
+    snprintf(metrics, sizeof(metrics), "/tmp/attnd-fail-%d.sock", (int)getpid());
+    const char *const daemon[] = {
+        "--threads", "2", "--metrics", metrics, options.loop ? "--loop" : NULL, options.loop, NULL};
+    harness_start(&harness, daemon);
+    for (size_t i = 0; i < sizeof(lives) / sizeof(lives[0]); i++) {
+        failed = fail_each(&books, lives[i].live, options.rounds);
+        least = failed < least ? failed : least;
+        sum += failed;
+        printf("%" PRIu64 " allocations %s failed, the daemon is alive, nothing is lost\n", failed,
+               lives[i].name);
     }
-    printf("%" PRIu64 " allocations failed, the daemon is alive, nothing is lost\n", failed);
     harness_stop(&harness);
+    failed = fail_each_of_a_start(daemon, options.rounds);
+    printf("%" PRIu64 " allocations of a start failed, and nothing was left\n", failed);
+    printf("allocations: %" PRIu64 " failed, 0 lost\n", sum + failed); /* else it had ended */
     unlink(path);
-    return failed == 0;
+    return least == 0 || failed == 0;
 }

@@ -115,7 +115,9 @@ def named_again(csr, kept):
     if of_numpy.pop():
         return references, same_arrays, tuple(ints[1] for ints in kept[0])
     places = tuple((*ints[:2], x.dtype) for x, ints in zip(csr[0], kept[0]))
-    return references, same_tensors, places
+    (qo_at, entries, _), (kv_at, _, _), *_ = places
+    ends = (c.c_int32.from_address(at + 4 * (entries - 1)) for at in (qo_at, kv_at))
+    return references, same_tensors, (*places, *ends)  # looked at only while the tensors are there
 
 
 def same_arrays(qo, kv, indices, last, lengths, rows):
@@ -129,12 +131,12 @@ def same_arrays(qo, kv, indices, last, lengths, rows):
 
 def same_tensors(qo, kv, indices, last, places, rows):
     """Whether tensors of PyTorch are as long and where they were, and say as many rows."""
-    for x, place in zip((qo, kv, indices, last), places):
-        if (x.data_ptr(), x.numel(), x.dtype) != place or not x.is_contiguous():
-            return False
-    (qo_at, entries, _), (kv_at, _, _), (_, pages, _), _ = places
-    at = 4 * (entries - 1)
+    of_qo, of_kv, of_indices, of_last, qo_end, kv_end = places
     return (
-        c.c_int32.from_address(qo_at + at).value == rows
-        and 0 <= c.c_int32.from_address(kv_at + at).value <= pages
+        (qo.data_ptr(), qo.numel(), qo.dtype) == of_qo and qo.is_contiguous()
+        and (kv.data_ptr(), kv.numel(), kv.dtype) == of_kv and kv.is_contiguous()
+        and (indices.data_ptr(), indices.numel(), indices.dtype) == of_indices
+        and indices.is_contiguous()
+        and (last.data_ptr(), last.numel(), last.dtype) == of_last and last.is_contiguous()
+        and qo_end.value == rows and 0 <= kv_end.value <= of_indices[1]
     )  # fmt: skip

@@ -4,6 +4,8 @@ The options come as one tuple, in the order of OPTIONS and then of `_variant.PLA
 ask cheaply whether it is told the same as before.
 """
 
+import operator
+
 from . import _abi, _convert
 from ._variant import numbers_of
 from .memory import FP8, dtype_name
@@ -54,8 +56,14 @@ class Settings:
         self.options = options if lasting else None
 
     def same(self, options):
-        """Whether @options are those that this was made of: a float is no int, whatever it is."""
-        return tuple(map(type, options)) == self.types and options == self.options
+        """Whether @options are those that this was made of: a float is no int, whatever it is.
+        Mostly they are the same objects."""
+        before = self.options
+        if before is None:
+            return False
+        return all(map(operator.is_, options, before)) or (
+            tuple(map(type, options)) == self.types and options == before
+        )
 
 
 def name_of(name):

@@ -69,6 +69,8 @@ class BatchAttention:
         )
         self._op_set = _abi.Op(lane=lane, flags=_abi.SKIP_SUCCESS)  # of the batch that is there
         self._quiet_set = c.byref(self._op_set)
+        self._waited = _abi.Op(lane=lane)  # submit() numbers it, and gives it, under one lock
+        self._waited_ref = c.byref(self._waited)
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
         self._beside = self._announced = None  # a stream; the capture in which run() is to join it
@@ -345,8 +347,7 @@ class BatchAttention:
     def _set(self, function, plan, args, wait):
         if wait:
             operation = Operation(self.session, function.__name__[11:], self)
-            op = _abi.Op(lane=self.lane)
-            self.session.submit(function, plan, args, c.byref(op), operation, op)
+            self.session.submit(function, plan, args, self._waited_ref, operation, self._waited)
             operation.wait()
         else:
             self.session.submit(function, plan, args, self._quiet)

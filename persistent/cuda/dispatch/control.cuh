@@ -149,7 +149,7 @@ __device__ __forceinline__ uint32_t resolve_prepared(Commander *self, uint32_t i
                  uint8_t(body.code ? body.code : code),
                  uint8_t(variant),
                  uint8_t(body.generation),
-                 {0, 0}};
+                 uint16_t(body.serial)};
     if (!code)
         mark_used(self, variant);
     return code;

@@ -83,7 +83,15 @@ __device__ __forceinline__ DoorbellRules doorbell_rules(const Dispatch *dispatch
  * doorbell that is not rung, and of a number below the first: huge. */
 __device__ __forceinline__ uint32_t doorbell_names(const DoorbellRules &rules, uint32_t value)
 {
-    return value - ATTND_DOORBELL_RUNG - rules.transient;
+    static_assert(ATTND_DOORBELL_RUNG % ATTND_DOORBELL_SLOTS == 0, "the number's slot is the word's");
+    return value % ATTND_DOORBELL_SLOTS - rules.transient;
+}
+
+/* Is it the run that has the slot now? */
+__device__ __forceinline__ bool doorbell_means(const Prepared &run, uint32_t value)
+{
+    static_assert(ATTND_DOORBELL_SERIALS - 1 == UINT16_MAX, "as Prepared has it");
+    return (value - ATTND_DOORBELL_RUNG) / ATTND_DOORBELL_SLOTS == run.serial;
 }
 
 /* May the run begin that a doorbell names? Most questions are asked in one word, and all at once:
@@ -108,7 +116,8 @@ __device__ __noinline__ uint32_t judge_doorbell(Dispatch *dispatch, uint32_t mai
     const bool there = index < dispatch->prepared_count;
     const Prepared run = dispatch->prepared[there ? index : 0];
     constexpr uint8_t good = prepared_there | prepared_owned;
-    if (!there || (run.state & good) != good || run.mailbox != mailbox || run.lane != doorbell)
+    if (!there || (run.state & good) != good || run.mailbox != mailbox || run.lane != doorbell ||
+        !doorbell_means(run, value))
         return 1 + ATTND_E_UNKNOWN;
     if (run.state & (prepared_held | prepared_changing))
         return 0;
@@ -165,7 +174,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     static_assert(sizeof(run) == sizeof(words), "one load");
     memcpy(&run, &words, sizeof(run));
     const bool good =
-        open & there & doorbell_begins(rules, run, words.z, doorbells.index, doorbell);
+        open & there & doorbell_begins(rules, run, words.z, doorbells.index, doorbell) &
+        doorbell_means(run, value);
     const uint32_t begins = __ballot_sync(0xffffffffu, good);
     const uint32_t rank = __popc(begins & below), at = first + rank;
     const bool begin = good && rank < room;

@@ -124,11 +124,15 @@ __device__ __forceinline__ void cut_tables(EngineSession *session, EnginePlan *p
         return;
     uint32_t *front = reinterpret_cast<uint32_t *>(cut.mirror);
     const uint32_t *head = reinterpret_cast<const uint32_t *>(&cut.head);
+    if (threadIdx.x == 0)
+        engine_version(plan, 0);
+    __syncthreads();
     if (threadIdx.x < (sizeof(cut.head) + sizeof(cut.variant)) / 4)
         front[threadIdx.x] = head[threadIdx.x];
+    __syncthreads();
     if (threadIdx.x == 0) {
         plan->place.mirror = cut.mirror;
-        plan->set_version = cut.set_version; /* as the first block will have it */
+        engine_version(plan, cut.set_version); /* as the first block will have it */
     }
     __syncthreads();
     for (uint32_t slot = threadIdx.x; slot < prepared_max; slot += team_threads)

@@ -66,9 +66,10 @@ __device__ __forceinline__ void engine_resolve(EngineSession *session, const att
     active->plan.heads_kv = run.heads_kv;
     const Settings settings = *engine_resident(session);
     map_run(settings, active, active);
+    fence_order(); /* a refresh that finds the slot writes behind this */
     session->runs[run.slot] = {reinterpret_cast<const EnginePlan *>(run.plan), run.layer,
                                run.serial};
-    engine_tables(session, run.slot);
+    engine_tables_beside(session, run.slot);
 }
 
 /* ---- a plan ---- */
@@ -266,7 +267,8 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
     __syncthreads();
     if (fresh) {
         if (threadIdx.x == 0)
-            plan->set_version = 0; /* until all of it is there */
+            engine_version(plan, 0); /* until all of it is there */
+        __syncthreads();
         if (!refresh_set(plan, copy, refresh))
             return false;
         refresh_counters(plan, head);
@@ -291,8 +293,9 @@ __device__ __forceinline__ bool refresh_copy(EngineSession *session, EnginePlan 
     __syncthreads();
     refresh_first(plan, *refresh, engine_resident(session)->workers);
     if (threadIdx.x == 0) {
-        plan->set_version = refresh->set_version;
         plan->advance_version = refresh->advance_version;
+        if (fresh)
+            engine_version(plan, refresh->set_version);
     }
     __syncthreads();
     if (fresh) /* runs may have those of the set before, also where this one has none */

@@ -53,6 +53,33 @@ __device__ __forceinline__ void engine_tables(EngineSession *session, uint32_t s
         active->tables.kv_scales = reinterpret_cast<const float *>(at(variant->kv_scales));
 }
 
+/* The plan's mirror is about to change, or it has: what else has filled a slot looks there again.
+ * One thread. */
+__device__ __forceinline__ void engine_version(EnginePlan *plan, uint64_t set_version)
+{
+    fence_order(); /* the front, before the version is seen */
+    *const_cast<volatile uint64_t *>(&plan->set_version) = set_version;
+    fence_order(); /* then the front, or the slots, are looked at */
+}
+
+/* The same where a graph that is in flight may change the mirror meanwhile: it says so by version
+ * 0, and when all is there it looks at all slots. So it finds this one, behind what is written
+ * here, or what is written here is of the version that stays. One thread, which has filled the
+ * slot. */
+__device__ __forceinline__ void engine_tables_beside(EngineSession *session, uint32_t slot)
+{
+    const auto *word = reinterpret_cast<const unsigned long long *>(
+        &session->runs[slot].plan->set_version);
+    uint64_t version;
+    do {
+        fence_order();
+        version = peek8_gpu(word);
+        if (version)
+            engine_tables(session, slot);
+        fence_order();
+    } while (version && peek8_gpu(word) != version);
+}
+
 } // namespace attnd
 
 #endif

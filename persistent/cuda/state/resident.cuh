@@ -58,7 +58,7 @@ struct alignas(16) Prepared {
     uint8_t state;         /* PreparedState bits */
     uint8_t code;          /* ATTND_E_* that a ring is answered with; 0: execute */
     uint8_t variant, generation;
-    uint8_t zero[2];
+    uint16_t serial; /* of the number that names it */
 };
 enum PreparedState : uint8_t {
     prepared_there = 1,

@@ -30,6 +30,9 @@ void layers_end(struct layers *layers);
 /** layers_unprepare() - a graph that was captured keeps launching them. */
 void layers_unprepare(struct layers *layers);
 
+/** layers_prepare_anew() - in the slots of those that were unprepared. */
+void layers_prepare_anew(struct layers *layers);
+
 /** layers_queue() - all of them, in the stream. layers_capture() - the same as a graph.
  * layers_replay() - the graph, in the stream. */
 void layers_queue(const struct layers *layers);

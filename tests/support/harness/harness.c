@@ -163,26 +163,27 @@ static _Noreturn void exec_daemon(const struct harness *harness, const char *con
     _exit(127);
 }
 
-static void await_ready(struct harness *harness)
+/* Return: 1; 0 it has ended, with *@status as wait() has it. */
+static int await_ready(struct harness *harness, int *status)
 {
     struct pollfd ready = {.fd = harness->notify, .events = POLLIN};
     char text[256] = "";
     uint64_t end_ns = harness_now_ns() + READY_MS * 1000000ull;
-    int status;
 
     while (!strstr(text, "READY=1")) {
         CHECK(harness_now_ns() < end_ns); /* the daemon says READY in time */
         if (poll(&ready, 1, 20) > 0) {
             ssize_t got = recv(harness->notify, text, sizeof(text) - 1, 0);
             text[got > 0 ? got : 0] = 0;
-        } else if (waitpid(harness->daemon, &status, WNOHANG) == harness->daemon) {
+        } else if (waitpid(harness->daemon, status, WNOHANG) == harness->daemon) {
             harness->daemon = 0;
-            CHECK_FAIL("the daemon ended before it was ready");
+            return 0;
         }
     }
+    return 1;
 }
 
-void harness_restart(struct harness *harness, const char *const *options)
+static int try_restart(struct harness *harness, const char *const *options, int *status)
 {
     const pid_t parent = getpid();
 
@@ -196,7 +197,15 @@ void harness_restart(struct harness *harness, const char *const *options)
         exec_daemon(harness, options);
     }
     setpgid(harness->daemon, harness->daemon);
-    await_ready(harness);
+    return await_ready(harness, status);
+}
+
+void harness_restart(struct harness *harness, const char *const *options)
+{
+    int status;
+
+    if (!try_restart(harness, options, &status))
+        CHECK_FAIL("the daemon ended before it was ready");
 }
 
 void harness_start(struct harness *harness, const char *const *options)
@@ -204,7 +213,7 @@ void harness_start(struct harness *harness, const char *const *options)
     harness_start_activated(harness, 0, options);
 }
 
-void harness_start_activated(struct harness *harness, int fd, const char *const *options)
+static void make_place(struct harness *harness, int fd)
 {
     int slot = 0;
 
@@ -223,6 +232,11 @@ void harness_start_activated(struct harness *harness, int fd, const char *const 
         snprintf(harness->log, sizeof(harness->log), "%s/log", harness->directory);
     running[slot] = harness;
     CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+}
+
+void harness_start_activated(struct harness *harness, int fd, const char *const *options)
+{
+    make_place(harness, fd);
     harness_restart(harness, options);
 }
 
@@ -321,6 +335,20 @@ void harness_stop(struct harness *harness)
     check_true(in_time, "the daemon ends within 10 s of SIGTERM", __FILE__, __LINE__);
     CHECK_EQUAL(status, 0);
     check_true(alone, "no process outlives the daemon", __FILE__, __LINE__);
+}
+
+int harness_try_start(struct harness *harness, const char *const *options, int *status)
+{
+    make_place(harness, 0);
+    if (try_restart(harness, options, status))
+        return 1;
+    const int alone = orphans_end(harness, 0), gone = access(harness->socket, F_OK) < 0;
+    if (!alone || !gone)
+        print_log(harness);
+    clean_up(harness);
+    check_true(alone, "no process outlives the daemon", __FILE__, __LINE__);
+    check_true(gone, "no socket outlives the daemon", __FILE__, __LINE__);
+    return 0;
 }
 
 int harness_end_all(void **state)

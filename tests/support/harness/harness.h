@@ -36,6 +36,10 @@ void harness_init(void);
  */
 void harness_start(struct harness *harness, const char *const *options);
 
+/** harness_try_start() - the same of a daemon that may end before that. Return: 1; 0 it has ended,
+ * with *@status as wait() has it, and has left no process and no socket. */
+int harness_try_start(struct harness *harness, const char *const *options, int *status);
+
 /** harness_start_activated() - the same, with the listening socket @fd of a service manager. */
 void harness_start_activated(struct harness *harness, int fd, const char *const *options);
 

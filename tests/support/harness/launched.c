@@ -4,6 +4,8 @@
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/e2e.h"
 
+#include <string.h>
+
 struct random_batch launched_batch(void)
 {
     struct random_batch batch = e2e_batch();
@@ -58,6 +60,17 @@ int launched_prepare(const struct trial *trial, uint32_t layer, uint32_t lane, u
     return trial_prepare(trial, 0, layer, lane, prepared);
 }
 
+void launched_prepare_at(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t gone,
+                         uint32_t *prepared)
+{
+    CHECK_OK(launched_prepare(trial, layer, lane, prepared));
+    while ((*prepared ^ gone) % ATTND_DOORBELL_SLOTS) { /* slots are given out in turn */
+        CHECK_OK(attnd_unprepare(trial->engine->session, *prepared));
+        CHECK_OK(launched_prepare(trial, layer, lane, prepared));
+    }
+    CHECK(*prepared != gone);
+}
+
 void launched_prepare_all(const struct trial *trial, uint32_t lane,
                           uint32_t prepared[LAUNCHED_LAYERS])
 {
@@ -80,6 +93,15 @@ int launched_ring(const struct trial *trial, uint32_t lane, uint32_t prepared)
 void launched_verify(struct trial *trial, uint32_t layer)
 {
     trial_must(trial, trial_verify_run(trial, 0, layer));
+}
+
+void launched_untouched(const struct trial *trial, uint32_t layer)
+{
+    const struct trial_place *place = &trial->place[0][layer];
+    const uint8_t *rows = trial->engine->rows;
+
+    for (uint64_t at = place->o_begin; at + 2 <= place->o_end; at += 2)
+        CHECK_EQUAL(memcmp(rows + at, rows + place->o_begin, 2), 0);
 }
 
 void launched_set(struct trial *trial, uint32_t lane)

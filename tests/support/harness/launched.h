@@ -33,6 +33,9 @@ void launched_close_all(struct engine *engine, struct trial *trial,
 
 /** launched_prepare() - Return: as attnd_prepare(). */
 int launched_prepare(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t *prepared);
+/** launched_prepare_at() - the same in the slot that run @gone had; fails the test otherwise. */
+void launched_prepare_at(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t gone,
+                         uint32_t *prepared);
 /** launched_prepare_all() - one for each layer; fails the test otherwise. */
 void launched_prepare_all(const struct trial *trial, uint32_t lane,
                           uint32_t prepared[LAUNCHED_LAYERS]);
@@ -43,6 +46,8 @@ int launched_ring(const struct trial *trial, uint32_t lane, uint32_t prepared);
 /** launched_verify() - o and lse of @layer, and poison for the next time; fails the test if wrong.
  */
 void launched_verify(struct trial *trial, uint32_t layer);
+/** launched_untouched() - o of @layer is poison still; fails the test otherwise. */
+void launched_untouched(const struct trial *trial, uint32_t layer);
 
 /** launched_set(), launched_advance() - submit and await; fail the test otherwise.
  * launched_extend() - the pages of step 1. */

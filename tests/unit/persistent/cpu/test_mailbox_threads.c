@@ -266,6 +266,17 @@ static void doorbells_that_name_nothing_are_answered_at_once(void **state)
     assert_int_equal(tell(&scene, &unmapped), -ATTND_E_UNKNOWN);
     ring(scene.box, 0, RIG_RUNS);
     assert_int_equal(wait_for(scene.box, 0), 1 + ATTND_E_UNKNOWN);
+
+    struct attnd_command later = prepared(&scene, 0); /* the slot is another one's by now */
+    later.body.serial = ATTND_DOORBELL_SERIALS - 1;
+    assert_int_equal(tell(&scene, &later), 0);
+    ring(scene.box, 0, RIG_RUNS);
+    assert_int_equal(wait_for(scene.box, 0), 1 + ATTND_E_UNKNOWN);
+    ring(scene.box, 0, attnd_doorbell_number(RIG_RUNS, 1));
+    assert_int_equal(wait_for(scene.box, 0), 1 + ATTND_E_UNKNOWN);
+    ring(scene.box, 0, attnd_doorbell_number(RIG_RUNS, ATTND_DOORBELL_SERIALS - 1));
+    assert_int_equal(wait_for(scene.box, 0), 1);
+
     struct attnd_command append = prepared(&scene, 0);
     append.body.kind = ATTND_RUN_APPEND;
     assert_int_equal(tell(&scene, &append), -ATTND_E_UNSUPPORTED);

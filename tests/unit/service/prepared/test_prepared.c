@@ -17,7 +17,7 @@
 
 static struct attnd_fault fault;
 
-/* Return: its index in the run table. */
+/* Return: its number. */
 static uint32_t prepare(uint32_t plan, uint32_t layer)
 {
     const struct attnd_sqe_run wish = prepared_rig_wish(layer);
@@ -28,7 +28,7 @@ static uint32_t prepare(uint32_t plan, uint32_t layer)
     prepared_rig_retire(&command, 0);
     CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &code, &prepared), 1);
     CHECK_EQUAL(code, 0);
-    CHECK_EQUAL(prepared, command.run);
+    CHECK_EQUAL(prepared, attnd_doorbell_number(command.run, command.body.serial));
     return prepared;
 }
 
@@ -128,7 +128,7 @@ static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void *
     CHECK_EQUAL(fault.limit, ATTND_DOORBELL_ITEMS_MAX);
     CHECK_EQUAL(object->prepared, 0);
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX;
-    uint32_t run = prepare(plan, 0);
+    uint32_t run = prepare(plan, 0) % ATTND_DOORBELL_SLOTS;
     struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX + 1;
     CHECK_EQUAL(attnd_prepared_fill(stream, &stream->prepared[run - ATTND_QUEUE_RUNS]), 1);
@@ -370,14 +370,14 @@ static void a_set_that_is_refused_on_the_way_in_changes_nothing(void **state)
     prepared_rig_open_mailbox();
     uint32_t plan = prepared_rig_filled_plan();
     uint32_t prepared = prepare(plan, 0);
-    const struct attnd_run before = stage.service.queue->runs[prepared];
+    const struct attnd_run before = stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS];
     const uint64_t version = client.daemon->plans[plan - 1]->set_version;
     submit(stage_batch(&client, plan, 0, 4, 6, STAGE_PAGES, 0)); /* pages that are not there */
     CHECK(!prepared_rig_take(&command));
     stage_expect(&client, 0, -ATTND_E_RANGE);
     CHECK_EQUAL(client.daemon->plans[plan - 1]->filled, 1);
     CHECK_EQUAL(client.daemon->plans[plan - 1]->set_version, version);
-    CHECK(memcmp(&before, &stage.service.queue->runs[prepared], sizeof(before)) == 0);
+    CHECK(memcmp(&before, &stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS], sizeof(before)) == 0);
 }
 
 static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **state)
@@ -407,13 +407,13 @@ static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **s
     attnd_client_end(client.daemon);
     CHECK_EQUAL(client.daemon->state, ATTND_CLIENT_DYING);
     CHECK(client.daemon->mail != NULL);
-    CHECK_EQUAL(stage.service.queue->runs[prepared].cancel, 1);
+    CHECK_EQUAL(stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS].cancel, 1);
     struct attnd_command stop = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     CHECK_EQUAL(stage.service.queue->mailboxes[stop.run].memory, ATTND_NONE);
     CHECK(stage.service.clients[0] == client.daemon);
     prepared_rig_retire(&stop, 0);
     CHECK(stage.service.clients[0] == NULL);
-    CHECK_EQUAL(stage.service.queue->runs[prepared].mailbox, ATTND_NONE);
+    CHECK_EQUAL(stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS].mailbox, ATTND_NONE);
 }
 
 static void a_plan_that_a_dead_session_had_held_is_shown(void **state)
