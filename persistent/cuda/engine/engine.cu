@@ -356,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
     using namespace attnd;
     __shared__ Refresh refresh;
     __shared__ uint32_t there;
-    asm volatile("griddepcontrol.launch_dependents;");
+    grid_release();
     grid_wait();
     const uint64_t begin_ns = clock_ns();
     if (threadIdx.x == 0) { /* nothing of the lane is in flight, whatever became of the last run */
@@ -389,7 +389,7 @@ extern "C" __global__ void __cluster_dims__(attnd::cut_blocks, 1, 1)
                                  const __grid_constant__ attnd_engine_cut args)
 {
     using namespace attnd;
-    asm volatile("griddepcontrol.launch_dependents;");
+    grid_release();
     grid_wait();
     if (blockIdx.x) {
         cluster_arrive();

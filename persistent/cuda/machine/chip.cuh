@@ -1,0 +1,41 @@
+/*
+ * chip.cuh - which GPUs device code is compiled for, said in one place: those of sm_90a, with all
+ * that Hopper alone has, or all from sm_80 on. Files of this room have two implementations of what
+ * only Hopper can do, and rooms above have shapes of their own where shared memory and registers
+ * are fewer; they ask this constant.
+ *
+ * Host code is compiled with Hopper's kernels and sees their shapes. The others' say of themselves
+ * what the host must know (ModuleFacts).
+ */
+#ifndef ATTND_PERSISTENT_CUDA_MACHINE_CHIP_CUH
+#define ATTND_PERSISTENT_CUDA_MACHINE_CHIP_CUH
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ATTND_PORTABLE 1
+#else
+#define ATTND_PORTABLE 0
+#endif
+
+namespace attnd
+{
+
+/* 1: nothing but what every GPU from sm_80 on has: mma.sync, cp.async, mbarriers without counts of
+ * bytes; no TMA, no wgmma, no registers that move, no launch that begins early. */
+constexpr bool portable = ATTND_PORTABLE;
+
+/* A warpgroup's registers a thread from here on: more than it was launched with, or fewer. */
+template <int count> __device__ __forceinline__ void registers_more()
+{
+    if constexpr (!portable)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count> __device__ __forceinline__ void registers_fewer()
+{
+    if constexpr (!portable)
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+} // namespace attnd
+
+#endif
