@@ -10,6 +10,8 @@
  * finite, and sampled rows are compared with a plain reference in fp32 and fp64 on the device.
  *
  * --only NAME: shapes whose names have that in them; --only NAME,NAME, those of these names.
+ * --portable DIR: by the kernels of every GPU from sm_80 on, kernels/portable of a build; only
+ * shapes whose kernels are there.
  * --engine 1: each shape then also as launches in a stream, in graphs of a run for each layer with
  * a kernel between two of them, less the same graph without the runs.
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
@@ -48,6 +50,7 @@ namespace
 
 struct Options {
     std::string only; /* part of a name; or, with a comma, whole names */
+    std::string portable; /* folder of kernels that take the place of those built in */
     uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
 };
 
@@ -555,6 +558,8 @@ void take_option(Options &options, const std::string &key, const char *text)
     uint64_t number;
     if (text && key == "--only") {
         options.only = text;
+    } else if (text && key == "--portable") {
+        options.portable = text;
     } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
         *numbers.at(key) = uint32_t(number);
     } else {
@@ -564,8 +569,17 @@ void take_option(Options &options, const std::string &key, const char *text)
     }
 }
 
+void refuse(void *, const char *kernel, cudaError_t error)
+{
+    fprintf(stderr, "%s: %s\n", kernel, cudaGetErrorString(error));
+}
+
 bool wanted(const Shape &shape, const Options &options)
 {
+    if (!attnd::variant_get(attnd::variant_index(shape.dim, shape.vo(), shape.dtype,
+                                                 shape.kv_type(), options_of(shape)))
+             .kernel)
+        return false;
     if (options.only.find(',') == std::string::npos)
         return strstr(shape.name, options.only.c_str());
     return ("," + options.only + ",").find("," + std::string(shape.name) + ",") !=
@@ -582,7 +596,14 @@ int main(int argc, char **argv)
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));
-    MUST(attnd::resident_prepare());
+    if (options.portable.empty()) {
+        MUST(attnd::resident_prepare());
+    } else {
+        MUST(attnd::portable_prepare(0));
+        options.paths &= ~4u; /* no tensor maps */
+        if (!attnd::portable_kernels(options.portable.c_str(), refuse, NULL))
+            fprintf(stderr, "no kernels in %s\n", options.portable.c_str());
+    }
     if (!options.drain)
         printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
     bool right = true;

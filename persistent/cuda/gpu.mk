@@ -159,7 +159,7 @@ ifeq ($(CUDA),1)
 all: $(KERNELS_ENCODED)
 endif
 
-gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(PORTABLE_FILES) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
                   $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check $(ROTATE) \
@@ -167,6 +167,7 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_C
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -m644 -t $(GPU_BUNDLE)/kernels $(KERNEL_FILES)
+	@$(if $(PORTABLE),install -D -m644 -t $(GPU_BUNDLE)/kernels/portable $(PORTABLE_FILES))
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
 	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
 	  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check

@@ -16,10 +16,10 @@
  * Blocking: opens a file. Return: 0; -ATTND_E_UNSUPPORTED there is none (field backend, value
  * @kernel); -ATTND_E_RANGE there is no such kernel (field kernel).
  */
-int attnd_kernel_file_open(const struct attnd_options *options, uint32_t kernel, int *fd,
+int attnd_kernel_file_open(const struct attnd_service *service, uint32_t kernel, int *fd,
                            uint64_t *size_bytes, struct attnd_fault *fault);
 
 /** attnd_kernel_files_are_there() - is the module there without which no kernel is of use? */
-int attnd_kernel_files_are_there(const struct attnd_options *options);
+int attnd_kernel_files_are_there(const struct attnd_service *service);
 
 #endif

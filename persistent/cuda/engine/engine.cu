@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
 }
 
 /* In front of runs whose lengths only the GPU knows. */
-extern "C" __global__ void __cluster_dims__(attnd::cut_blocks, 1, 1)
+extern "C" __global__ void ATTND_CLUSTER(attnd::cut_blocks)
     __launch_bounds__(attnd::team_threads, 1)
         attnd_engine_cut_lengths(attnd::EngineSession *session, attnd::EnginePlan *plan,
                                  const __grid_constant__ attnd_engine_cut args)

@@ -12,8 +12,11 @@
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ATTND_PORTABLE 1
+#define ATTND_CLUSTER(blocks)
 #else
 #define ATTND_PORTABLE 0
+/* Of a kernel: so many blocks are there at once, and have each other's shared memory. */
+#define ATTND_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
 #endif
 
 namespace attnd
