@@ -6,11 +6,13 @@ NVCC_FOLDER := $(if $(NVCC),$(dir $(shell command -v $(lastword $(NVCC)))))
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 NVFLAGS_KERNEL := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
+comma := ,
+# Kernels of every GPU from sm_80 on: code for 8.x, and PTX for the rest.
+NVFLAGS_PORTABLE := -std=c++17 -O3 -gencode=arch=compute_80$(comma)code=[sm_80$(comma)compute_80]
 # What device code is compiled for: 90a, Hopper, in any case. With 80 every GPU from that on has
 # kernels, in files of their own: code for 8.x, and PTX, of which the driver makes code for others
 # when they are first loaded. With more of them (100, 120) these have code from the beginning.
 CUDA_ARCHS ?= 90a
-comma := ,
 CUDA_OTHERS := $(filter-out 90a,$(CUDA_ARCHS))
 NVFLAGS_OTHERS := $(foreach arch,$(CUDA_OTHERS),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
                   $(if $(filter 80,$(CUDA_OTHERS)),-gencode=arch=compute_80$(comma)code=compute_80)

@@ -11,7 +11,8 @@ $(VARIANT_PROGRAM): persistent/cuda/worker/attnd-variant.in $(MODULE_SOURCES) VE
 	@rm -rf $(VARIANT_SOURCES)
 	@mkdir -p $(VARIANT_SOURCES)
 	@cp --parents -t $(VARIANT_SOURCES) $(MODULE_SOURCES)
-	@sed -e 's:@FLAGS@:$(NVFLAGS_KERNEL):' -e "s:@SOURCES@:$(MODULE_NAME):" \
+	@sed -e 's:@FLAGS@:$(NVFLAGS_KERNEL):' \
+	  -e 's:@PORTABLE_FLAGS@:$(NVFLAGS_PORTABLE):' -e "s:@SOURCES@:$(MODULE_NAME):" \
 	  -e 's:@VERSION@:$(VERSION):' $< >$@.new
 	@chmod 755 $@.new
 	@mv $@.new $@

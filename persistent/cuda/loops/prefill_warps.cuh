@@ -45,30 +45,42 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
     uint32_t count, q_count; /* blocks and Q tiles used so far, across items */
     RowState<D> state;
     float s[Shape::keys / 2];
+    /* The warp's rows of Q, kept: what comes from shared memory is what a block waits for. Of 256
+     * dims there are too few registers. */
+    static constexpr bool keeps_q = D <= 128;
+    uint32_t q[keeps_q ? D / 16 : 1][4];
 
     __device__ __forceinline__ uint32_t q_at() const
     {
         return shared + q_count % Shape::q_stages * Shape::q_bytes;
     }
 
+    /* Of the warp's rows of Q, 16 dims. */
+    __device__ __forceinline__ void take_q(uint32_t (&a)[4], int step) const
+    {
+        const uint32_t lane = threadIdx.x % 32, turn = (lane / 16 ^ lane % 8) << 4;
+        ldmatrix4(a, q_at() + consumer_thread() / 32 * (16 * 128) + lane % 16 * 128 +
+                         step / 4 * (prefill_rows * 128) + (turn ^ step % 4 * 32));
+    }
+
     /* Products of the warp's rows of Q with a block of K that lies at @k. */
     __device__ __forceinline__ void scores(uint32_t k)
     {
         const uint32_t lane = threadIdx.x % 32, turn = lane % 8;
-        const uint32_t q = q_at() + consumer_thread() / 32 * (16 * 128) + lane % 16 * 128;
         const uint32_t mine = k + lane / 16 * Shape::k_group_bytes + turn * 128;
-        const uint32_t q_turn = (lane / 16 ^ turn) << 4, k_turn = (lane / 8 % 2 ^ turn) << 4;
+        const uint32_t k_turn = (lane / 8 % 2 ^ turn) << 4;
 #pragma unroll
         for (int i = 0; i < Shape::keys / 2; i++)
             s[i] = 0.0f;
 #pragma unroll
         for (int step = 0; step < D / 16; step++) {
-            const uint32_t panel = step / 4, inside = step % 4 * 32;
-            uint32_t a[4], b[4];
-            ldmatrix4(a, q + panel * (prefill_rows * 128) + (q_turn ^ inside));
+            uint32_t (&a)[4] = q[keeps_q ? step : 0], b[4];
+            if (!keeps_q)
+                take_q(a, step);
 #pragma unroll
             for (int j = 0; j < Shape::keys / 8; j += 2) {
-                ldmatrix4(b, mine + j * Shape::k_group_bytes + panel * 1024 + (k_turn ^ inside));
+                ldmatrix4(b, mine + j * Shape::k_group_bytes + step / 4 * 1024 +
+                                 (k_turn ^ step % 4 * 32));
                 Mma<T>::run(*reinterpret_cast<float(*)[4]>(&s[j * 4]), a, b[0], b[1]);
                 Mma<T>::run(*reinterpret_cast<float(*)[4]>(&s[j * 4 + 4]), a, b[2], b[3]);
             }
@@ -140,20 +152,23 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
     __device__ __forceinline__ void compute(const Item &item)
     {
         const uint32_t warp_row = consumer_thread() / 32 * 16, lane = threadIdx.x % 32;
-        const uint32_t first_row = warp_row + lane / 4, q = q_at();
+        const uint32_t first_row = warp_row + lane / 4;
         const float scale = Policy::unit(item.run->plan);
         const WarpView view = warp_view<Policy>(item, warp_row);
         int32_t first = item.kv_begin + (prefill_blocks<D>(item) - 1) * Shape::keys;
 
         rows_begin<D, Policy>(item, state, first_row);
         barrier_wait(&bars->q_full[q_count % Shape::q_stages], q_count / Shape::q_stages % 2);
+#pragma unroll
+        for (int step = 0; step < D / 16 && keeps_q; step++)
+            take_q(q[step], step);
 #pragma unroll 1
         for (; first >= peek_cta(&item.floor); first -= Shape::keys, count++) {
             barrier_wait(&bars->k_full[count % Shape::stages], count / Shape::stages % 2);
             block(item, view, scale, first);
         }
         rows_sum(state);
-        rows_end<T, D, Policy>(item, state, q, first_row, consumer_thread() / 128, [] {});
+        rows_end<T, D, Policy>(item, state, q_at(), first_row, consumer_thread() / 128, [] {});
         barrier_arrive_warp(&bars->q_empty[q_count % Shape::q_stages]);
         q_count++;
     }

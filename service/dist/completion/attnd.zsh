@@ -31,7 +31,7 @@ _attnd_daemon() {
         '--heap=[memory for plans]:size' \
         '--host-cache=[host memory below the prefix trees]:size' \
         '--host-memory-max=[host memory of all sessions]:size' \
-        '--isa=[instruction set of the CPU worker]:name:(avx512 avx2 portable)' \
+        '--isa=[instruction set of the worker]:name:(avx512 avx2 portable sm_90a sm_80)' \
         '--log-level=[what is logged]:level:(error warning info debug)' \
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
