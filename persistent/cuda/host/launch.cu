@@ -52,11 +52,23 @@ uint32_t variants_there()
     return there;
 }
 
-/* Loads it, and lets it have its shared memory. */
+/* Where no kernel may begin beside the one in front of it in its stream: workers have streams of
+ * their own. In the stream that they belong to an event stands in front of the dispatcher, behind
+ * which they begin, and all of them are waited for behind it. */
+static struct Beside {
+    bool used;
+    cudaStream_t stream[variant_streams];
+    cudaEvent_t begins, over;
+} beside;
+
+/* Loads it, and lets it have its shared memory; no more than all GPUs have that it is for. */
 static cudaError_t variant_prepare(uint32_t index, const Variant &variant)
 {
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    if (!error && beside.used &&
+        attributes.sharedSizeBytes + variant.shared_bytes > portable_shared_bytes)
+        error = cudaErrorInvalidKernelImage;
     if (!error)
         error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      int(variant.shared_bytes));
@@ -114,15 +126,6 @@ cudaError_t resident_prepare()
     }
     return error;
 }
-
-/* Where no kernel may begin beside the one in front of it in its stream: workers have streams of
- * their own. In the stream that they belong to an event stands in front of the dispatcher, behind
- * which they begin, and all of them are waited for behind it. */
-static struct Beside {
-    bool used;
-    cudaStream_t stream[variant_streams];
-    cudaEvent_t begins, over;
-} beside;
 
 cudaError_t portable_prepare(int priority)
 {

@@ -18,6 +18,11 @@ extern "C" {
 #include <string.h>
 #include <unistd.h>
 
+/* Where there is nothing but PTX for a GPU, the driver makes code of it, seconds for each kernel,
+ * and keeps that for the next time. The daemon waits for its worker no longer than it does for one
+ * whose kernels are there: what is not made by then is missing until the next one starts. */
+constexpr uint64_t load_ns = 4000000000;
+
 /* Compute capability, major * 10 + minor. */
 constexpr int portable_least = 80, hoppers = 90;
 
@@ -60,7 +65,12 @@ uint32_t portable_kernels(const char *folder, void (*say)(void *context, const c
 {
     char path[PATH_MAX], kernel[ATTND_KERNEL_NAME_BYTES];
     uint32_t loaded = 0;
+    const uint64_t begin_ns = monotonic_ns();
     for (uint32_t v = 0; v < variants_count; v++) {
+        if (monotonic_ns() - begin_ns > load_ns) {
+            say(context, attnd_kernel_name(v, kernel), cudaErrorNotReady);
+            break;
+        }
         const int used =
             snprintf(path, sizeof(path), "%s/%s.fatbin", folder, attnd_kernel_name(v, kernel));
         void *image = used > 0 && size_t(used) < sizeof(path) ? read_file(path) : NULL;

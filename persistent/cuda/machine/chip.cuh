@@ -19,12 +19,17 @@
 #define ATTND_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
 #endif
 
+#include <stdint.h>
+
 namespace attnd
 {
 
 /* 1: nothing but what every GPU from sm_80 on has: mma.sync, cp.async, mbarriers without counts of
  * bytes; no TMA, no wgmma, no registers that move, no launch that begins early. */
 constexpr bool portable = ATTND_PORTABLE;
+
+/* Shared memory of a CTA, what it declares included: as much as sm_86, sm_89 and sm_120 have. */
+constexpr uint32_t portable_shared_bytes = 99 * 1024;
 
 /* A warpgroup's registers a thread from here on: more than it was launched with, or fewer. */
 template <int count> __device__ __forceinline__ void registers_more()

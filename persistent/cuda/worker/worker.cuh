@@ -36,8 +36,6 @@ constexpr uint32_t tile_bytes = larger(larger(PrefillShape<D>::shared_bytes,
 template <>
 constexpr uint32_t tile_bytes<latent_dim> = portable ? StagedShape<latent_dim>::bytes
                                                      : LatentShape::shared_bytes;
-/* That of a kernel, so much beside it, is what every GPU from sm_80 on lets a CTA have. */
-constexpr uint32_t portable_bytes = 99 * 1024;
 
 /* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {
