@@ -49,7 +49,7 @@ namespace
 {
 
 struct Options {
-    std::string only; /* part of a name; or, with a comma, whole names */
+    std::string only;     /* part of a name; or, with a comma, whole names */
     std::string portable; /* folder of kernels that take the place of those built in */
     uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
 };

@@ -219,8 +219,7 @@ static int look_at_device(struct attnd_engine *engine, int *block_bytes)
     if (result == CUDA_SUCCESS)
         result = cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     if (result == CUDA_SUCCESS)
-        result =
-            cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+        result = cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     if (result == CUDA_SUCCESS)
         result = cuDeviceGetAttribute(
             block_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
@@ -238,8 +237,7 @@ static CUresult prepare_cut(struct attnd_engine *engine, int block_bytes)
         cuFuncGetAttribute(&static_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, engine->cut);
 
     if (result == CUDA_SUCCESS)
-        result =
-            cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, engine->cut);
+        result = cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, engine->cut);
     const int most = block_bytes - static_bytes;
     engine->cut_blocks = width > 0 ? (uint32_t)width : 1;
     engine->cut_shared_max =

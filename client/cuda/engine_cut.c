@@ -13,7 +13,7 @@
 
 #include <assert.h>
 
-#define CUT_THREADS 512u /* of a block: persistent/cuda/engine/cut.cuh */
+#define CUT_THREADS 512u          /* of a block: persistent/cuda/engine/cut.cuh */
 #define CUT_ITEMS_BOUND_MAX 4096u /* that longest items may add, as in a plan of the daemon's */
 
 /* What the bounds can come to. */
@@ -256,8 +256,8 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
         return rc;
     assert(at != NULL);
     void *arguments[] = {&engine->block, &at->block, &cut};
-    rc = attnd_engine_fault(cuLaunchKernel(engine->cut, engine->cut_blocks, 1, 1, CUT_THREADS, 1,
-                                           1, (unsigned)shared_bytes, stream, arguments, NULL));
+    rc = attnd_engine_fault(cuLaunchKernel(engine->cut, engine->cut_blocks, 1, 1, CUT_THREADS, 1, 1,
+                                           (unsigned)shared_bytes, stream, arguments, NULL));
     if (rc < 0)
         return rc;
     at->cut_version = view.image.set_version;

@@ -63,8 +63,7 @@ _Static_assert(offsetof(struct attnd_wake, contended) == 8, "in the text below")
 #define WAITS "griddepcontrol.wait;"
 #define TARGET ".target sm_90"
 static const char ring_text[] =
-    ".version 7.8\n"
-    TARGET "\n" /* what a worker runs on, and so its engines */
+    ".version 7.8\n" TARGET "\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
     ".global .align 4 .u32 contended = 0;\n" /* as it was when this session rang last */
     ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung,\n"
@@ -318,8 +317,7 @@ static int load_kernels(struct attnd_stream_launcher *launcher)
     CUresult result = cuCtxGetDevice(&device);
 
     if (result == CUDA_SUCCESS)
-        result =
-            cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+        result = cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     launcher->plain = major < 9;
     plain_text(plain);
     if (result == CUDA_SUCCESS)
@@ -457,7 +455,7 @@ int attnd_stream_check_lane(uint32_t lane)
     return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
 }
 
-/* The arguments of a ring's launch, in a stream and in a capture; before Hopper there are none. In a graph an early launch brings
+/* The arguments of a ring's launch, in a stream and in a capture. In a graph an early launch brings
  * nothing, and its edge would be in the way of an engine that asks for edges in the plain way. */
 enum { IN_CAPTURE = 2, IN_STREAM = 3 };
 static CUlaunchAttribute launch_attributes[IN_STREAM] = {
@@ -477,18 +475,18 @@ static CUresult launch_one(const struct attnd_stream_launcher *launcher, CUfunct
 
     if (result != CUDA_SUCCESS)
         return result;
-    const CUlaunchConfig launch = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = 1,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-        .attrs = launch_attributes,
-        .numAttrs = launcher->plain                              ? 0
-                    : capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM
-                                                               : IN_CAPTURE};
+    unsigned int count = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE;
+    if (launcher->plain)
+        count = 0;
+    const CUlaunchConfig launch = {.gridDimX = 1,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 1,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .attrs = launch_attributes,
+                                   .numAttrs = count};
     return cuLaunchKernelEx(&launch, kernel, arguments, NULL);
 }
 

@@ -134,12 +134,13 @@ void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_findin
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_FAIL, "",
                          "%s: its memory cannot be exported as a descriptor", gpu->name);
     else if (gpu->capability != CAPABILITY_HOPPER)
-        attnd_doctor_say(finding, "gpu", ATTND_HEALTH_WARN,
-                         "a build with make CUDA_ARCHS=\"90a 80\" has them; H100 and H200 have faster "
-                         "ones",
-                         "%s: compute capability %d.%d has the kernels of sm_80, with prefill by "
-                         "mma.sync and latents without tensor cores%s",
-                         gpu->name, gpu->capability / 10, gpu->capability % 10, several);
+        attnd_doctor_say(
+            finding, "gpu", ATTND_HEALTH_WARN,
+            "a build with make CUDA_ARCHS=\"90a 80\" has them; H100 and H200 have faster "
+            "ones",
+            "%s: compute capability %d.%d has the kernels of sm_80, with prefill by "
+            "mma.sync and latents without tensor cores%s",
+            gpu->name, gpu->capability / 10, gpu->capability % 10, several);
     else
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_OK, "", "%s%s", gpu->name, several);
 }

@@ -75,39 +75,41 @@ static int open_at(const char *folder, const char *place, const char *below, con
     return fd;
 }
 
-static int open_named(const struct attnd_service *service, const char *name, uint64_t *size_bytes)
+static int open_named(const struct attnd_options *options, const char *isa, const char *name,
+                      uint64_t *size_bytes)
 {
-    const char *below = strcmp(service->queue->info.isa, "sm_80") == 0 ? PORTABLE : ".";
+    const char *below = strcmp(isa, "sm_80") == 0 ? PORTABLE : ".";
     char folder[PATH_MAX];
     int fd = -1;
 
-    if (!worker_folder(&service->options, folder, sizeof(folder)))
+    if (!worker_folder(options, folder, sizeof(folder)))
         return -1;
     for (size_t i = 0; i < PLACES && fd < 0; i++)
         fd = open_at(folder, places[i], below, name, size_bytes);
     return fd;
 }
 
-int attnd_kernel_file_open(const struct attnd_service *service, uint32_t kernel, int *fd,
-                           uint64_t *size_bytes, struct attnd_fault *fault)
+int attnd_kernel_file_open(const struct attnd_options *options, const char *isa, uint32_t kernel,
+                           int *fd, uint64_t *size_bytes, struct attnd_fault *fault)
 {
     char text[ATTND_KERNEL_NAME_BYTES];
 
     if (kernel > ATTND_KERNELS)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KERNEL, 0, kernel, ATTND_KERNELS);
-    *fd = open_named(service, kernel == ATTND_KERNELS ? "engine" : attnd_kernel_name(kernel, text),
+    *fd = open_named(options, isa,
+                     kernel == ATTND_KERNELS ? "engine" : attnd_kernel_name(kernel, text),
                      size_bytes);
     if (*fd < 0 && kernel < ATTND_KERNELS_PLAIN)
-        *fd =
-            open_named(service, attnd_kernel_name(kernel + ATTND_KERNELS_PLAIN, text), size_bytes);
+        *fd = open_named(options, isa, attnd_kernel_name(kernel + ATTND_KERNELS_PLAIN, text),
+                         size_bytes);
     return *fd < 0 ? attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, kernel, 0)
                    : 0;
 }
 
-int attnd_kernel_files_are_there(const struct attnd_service *service)
+int attnd_kernel_files_are_there(const struct attnd_options *options, const char *isa)
 {
     uint64_t size_bytes;
-    const int fd = open_named(service, "engine", &size_bytes);
+    const int fd = open_named(options, isa, "engine", &size_bytes);
 
     if (fd < 0)
         return 0;

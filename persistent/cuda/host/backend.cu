@@ -183,11 +183,11 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
     const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
     const double share = double(backend->workers) / sms;
     const bool portable = backend->portable;
-    const uint16_t worker_gbps = uint16_t(ghz * (portable ? portable_bytes_a_clock
-                                                          : bytes_a_clock));
+    const uint16_t worker_gbps =
+        uint16_t(ghz * (portable ? portable_bytes_a_clock : bytes_a_clock));
     return {uint32_t(ghz * (portable ? portable_flops_a_clock : flops_a_clock)), worker_gbps,
-            worker_gbps,
-            uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
+            worker_gbps, uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)),
+            ATTND_RATES_DERIVED};
 }
 
 /* A rate that was measured may be too low where the GPU is not ours alone. @derived: 0: not known.

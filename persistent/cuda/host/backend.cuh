@@ -151,7 +151,8 @@ int backend_quiesce(attnd_backend *backend);
 
 /* portable.cu: whether the GPU's kernels are not Hopper's, by what it is and what --isa says. */
 bool portable_chosen(const attnd_backend_config *config, const cudaDeviceProp *properties);
-/* portable.cu: loads those kernels, from the files beside the worker program. Return: 0; a fault. */
+/* portable.cu: loads those kernels, from the files beside the worker program. Return: 0; a fault.
+ */
 int portable_load(attnd_backend *backend, const cudaDeviceProp *properties, attnd_fault *fault);
 
 /* modules.cu: a line in the log. */

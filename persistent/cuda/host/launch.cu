@@ -227,11 +227,11 @@ static cudaError_t launch_shares(Resident *resident, const Resident *settings, u
         const uint32_t count = (end - first) / left--;
         if (!count)
             continue;
-        const cudaStream_t stream = forks ? beside.stream[variant_stream(v)]
-                                          : streams[one ? 0 : variant_stream(v)];
+        const cudaStream_t stream =
+            forks ? beside.stream[variant_stream(v)] : streams[one ? 0 : variant_stream(v)];
         if (!forks || !(error = cudaStreamWaitEvent(stream, beside.begins, 0)))
-            error = launch_workers(resident, v, first, count, gang, stream,
-                                   one && behind && !forks);
+            error =
+                launch_workers(resident, v, first, count, gang, stream, one && behind && !forks);
         launched |= 1u << v;
         behind = true;
         first += count;

@@ -27,14 +27,14 @@ cudaError_t variant_load(uint32_t index, const void *image);
 cudaError_t resident_prepare();
 
 /* The same where kernels are those of every GPU from sm_80 on: of what was built in only the
- * dispatcher; the others come by variant_load(). No launch begins early then. @priority: of streams.
- * cudaErrorNoKernelImageForDevice: it was built for others. */
+ * dispatcher; the others come by variant_load(). No launch begins early then. @priority: of
+ * streams. cudaErrorNoKernelImageForDevice: it was built for others. */
 cudaError_t portable_prepare(int priority);
 
 /* portable.cu: takes in such kernels from the files in @folder, where nothing is resident. @say:
  * called with those that the driver refuses. Return: how many there are. */
-uint32_t portable_kernels(const char *folder, void (*say)(void *context, const char *kernel,
-                                                          cudaError_t error),
+uint32_t portable_kernels(const char *folder,
+                          void (*say)(void *context, const char *kernel, cudaError_t error),
                           void *context);
 
 /* Writes the templates of tensor maps to device memory; zeros, behind portable_prepare(). */

@@ -59,8 +59,8 @@ static void *read_file(const char *path)
 namespace attnd
 {
 
-uint32_t portable_kernels(const char *folder, void (*say)(void *context, const char *kernel,
-                                                          cudaError_t error),
+uint32_t portable_kernels(const char *folder,
+                          void (*say)(void *context, const char *kernel, cudaError_t error),
                           void *context)
 {
     char path[PATH_MAX], kernel[ATTND_KERNEL_NAME_BYTES];

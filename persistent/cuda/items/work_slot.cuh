@@ -34,11 +34,12 @@ enum Path : uint32_t {
 
 constexpr int work_slots = 2;
 
-/* The work that a worker begins with is no item, where there is a decode loop. For some microseconds,
- * until there is a run and its item is found, most warps have nothing to do, and would then wait
- * for their instructions: 70 ns for each 8 of them, and more where an engine's products have pushed
- * them out of all caches. So consumers execute those of a decode item before, for one whose results
- * nobody reads, each warp a part of them; and a loader warp those that find an item. */
+/* The work that a worker begins with is no item, where there is a decode loop. For some
+ * microseconds, until there is a run and its item is found, most warps have nothing to do, and
+ * would then wait for their instructions: 70 ns for each 8 of them, and more where an engine's
+ * products have pushed them out of all caches. So consumers execute those of a decode item before,
+ * for one whose results nobody reads, each warp a part of them; and a loader warp those that find
+ * an item. */
 constexpr uint32_t warmup = 0;
 /* Consumer warps of a warmup: the first ones ask for keys, the next ones compute on a block of
  * them, one stores what others left, the last one merges. */

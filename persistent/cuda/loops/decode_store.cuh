@@ -12,8 +12,8 @@ namespace attnd
 {
 
 /* Behind the rings and tables: Q of every warp, and when that is read O^T and state of every warp,
- * for the merge; or these where the rings were. Rows of O^T are padded so that the columns of a quad
- * fall into different banks. */
+ * for the merge; or these where the rings were. Rows of O^T are padded so that the columns of a
+ * quad fall into different banks. */
 template <int D> constexpr int decode_out_row = D + 4; /* floats */
 constexpr uint32_t decode_queries_at = decode_ring_bytes + decode_tables_bytes;
 constexpr bool decode_outs_in_rings = !rings_run_ahead;
@@ -21,9 +21,10 @@ constexpr uint32_t decode_outs_at = decode_outs_in_rings ? 0 : decode_queries_at
 template <int D>
 constexpr uint32_t decode_outs_bytes = decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
 template <int D>
-constexpr uint32_t decode_shared_bytes =
-    decode_queries_at +
-    (decode_outs_in_rings ? decode_warps * decode_rows<D> * D * 2 : decode_outs_bytes<D>);
+constexpr uint32_t decode_shared_bytes = decode_queries_at +
+                                         (decode_outs_in_rings
+                                              ? decode_warps * decode_rows<D> * D * 2
+                                              : decode_outs_bytes<D>);
 static_assert(!decode_outs_in_rings || decode_outs_bytes<128> <= decode_ring_bytes, "room");
 
 /* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */

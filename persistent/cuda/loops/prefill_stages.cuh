@@ -18,7 +18,9 @@ constexpr int prefill_rows = 128;
 /* What fits in 227 KiB, which Hopper has; or in 99, which is what a CTA has on sm_86, sm_89 and
  * sm_120. */
 template <int D> struct PrefillShape {
-    static constexpr int keys = portable ? (D == 64 ? 64 : D == 128 ? 32 : 16)
+    static constexpr int keys = portable ? (D == 64    ? 64
+                                            : D == 128 ? 32
+                                                       : 16)
                                          : (D == 256 ? 64 : 128);
     static constexpr int panels = D / 64;
     static constexpr int out_columns = D == 64 ? 64 : 128; /* of one instruction */

@@ -2,9 +2,9 @@
  * prefill_warps.cuh - many query rows, by the products of a warp: prefill where there is no wgmma.
  *
  * 128 packed rows, 16 for each consumer warp, against blocks of keys from the last to the first.
- * The loader warps of prefill_load.cuh bring Q, K and V by cp.async, pages of any size, ahead of the
- * consumers. A warp shares nothing with the others but what lies in shared memory: none waits for
- * another, each leaves out the blocks that none of its rows sees, and each finds out for itself
+ * The loader warps of prefill_load.cuh bring Q, K and V by cp.async, pages of any size, ahead of
+ * the consumers. A warp shares nothing with the others but what lies in shared memory: none waits
+ * for another, each leaves out the blocks that none of its rows sees, and each finds out for itself
  * which need a mask. (The shape is FlashAttention-2's, arXiv 2307.08691: a warp has rows of its own
  * and all keys.) Weights are relative to a maximum of earlier blocks where they can be, as in
  * prefill_rows.cuh, which also has the ends of rows.
@@ -74,7 +74,7 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
             s[i] = 0.0f;
 #pragma unroll
         for (int step = 0; step < D / 16; step++) {
-            uint32_t (&a)[4] = q[keeps_q ? step : 0], b[4];
+            uint32_t(&a)[4] = q[keeps_q ? step : 0], b[4];
             if (!keeps_q)
                 take_q(a, step);
 #pragma unroll
@@ -133,8 +133,7 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
             if (quick) {
                 using Loop = typename Policy::template Loop<0>;
                 quick = softmax_quick<D, Policy, 0>(
-                    state, s, scale, Loop(item),
-                    Policy::template ready<0>(item, first, state.m));
+                    state, s, scale, Loop(item), Policy::template ready<0>(item, first, state.m));
                 if (!quick)
                     scores(k);
             }

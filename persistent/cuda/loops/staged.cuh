@@ -29,7 +29,9 @@ template <int D> struct StagedShape {
     static constexpr int warp_keys = keys / int(staged_warps); /* that a warp brings */
     static constexpr int at_once = D > loop_dim_max ? 1 : 2;   /* whose loads are in flight */
     /* At most; and half as many where shared memory is less. */
-    static constexpr int warp_rows = (D > loop_dim_max ? 2 : D == 256 ? 4 : 8) >>
+    static constexpr int warp_rows = (D > loop_dim_max ? 2
+                                      : D == 256       ? 4
+                                                       : 8) >>
                                      (portable && D > 128);
     static constexpr int k_row = D + 4; /* lanes read 16 bytes of a key each: other banks */
     static constexpr int columns = D == latent_dim ? latent_values : D;

@@ -122,10 +122,10 @@ __device__ __forceinline__ bool barrier_try(uint64_t *barrier, uint32_t parity, 
 __device__ __forceinline__ void barrier_arrive_one(uint64_t *barrier)
 {
     if constexpr (portable)
-        asm volatile("{\n.reg .b64 state;\n"
-                     "mbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(
-                         shared_address(barrier))
-                     : "memory");
+        asm volatile(
+            "{\n.reg .b64 state;\n"
+            "mbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(shared_address(barrier))
+            : "memory");
     else
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                      : "memory");

@@ -79,12 +79,12 @@ __device__ __forceinline__ void map_replace(TensorMap *map, const char *base,
                      "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
                      "r"(sizes[0]), "r"(sizes[1]), "r"(sizes[2]), "r"(sizes[3])
                      : "memory");
-        asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
-                     "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
-                     "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(
-                         map),
-                     "l"(strides[0]), "l"(strides[1]), "l"(strides[2])
-                     : "memory");
+        asm volatile(
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
+            "l"(strides[0]), "l"(strides[1]), "l"(strides[2])
+            : "memory");
     }
 }
 

@@ -49,8 +49,8 @@ __device__ __forceinline__ uint32_t widened_by_bits(uint32_t upper)
 {
     const uint32_t bits = upper >> 1 & 0x3f803f80, beyond = (bits + 0x40804080) & 0x80008000;
     const uint32_t number = bits | (upper & 0x80008000);
-    const __half2 out = __hmul2(*reinterpret_cast<const __half2 *>(&number),
-                                __floats2half2_rn(256.0f, 256.0f));
+    const __half2 out =
+        __hmul2(*reinterpret_cast<const __half2 *>(&number), __floats2half2_rn(256.0f, 256.0f));
     return *reinterpret_cast<const uint32_t *>(&out) | (beyond >> 15) * 0x7e00;
 }
 

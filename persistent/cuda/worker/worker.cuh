@@ -34,8 +34,8 @@ constexpr uint32_t tile_bytes = larger(larger(PrefillShape<D>::shared_bytes,
                                               decodes<D> ? decode_shared_bytes<D> : 0),
                                        StagedShape<D>::bytes);
 template <>
-constexpr uint32_t tile_bytes<latent_dim> = portable ? StagedShape<latent_dim>::bytes
-                                                     : LatentShape::shared_bytes;
+constexpr uint32_t tile_bytes<latent_dim> =
+    portable ? StagedShape<latent_dim>::bytes : LatentShape::shared_bytes;
 
 /* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {

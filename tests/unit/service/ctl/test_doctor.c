@@ -177,7 +177,8 @@ static void driver_and_device_are_judged(void **state)
     strcpy(gpu.name, "NVIDIA A100");
     gpu.capability = 80;
     attnd_doctor_device(&gpu, &finding);
-    expect(&finding, "gpu", ATTND_HEALTH_WARN, "A100: compute capability 8.0 has the kernels of sm_80");
+    expect(&finding, "gpu", ATTND_HEALTH_WARN,
+           "A100: compute capability 8.0 has the kernels of sm_80");
     gpu.capability = 90;
     gpu.compute_mode = 2;
     attnd_doctor_device(&gpu, &finding);
