@@ -20,13 +20,13 @@
 #include "bench/free_device.cuh"
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_engine.cuh"
+#include "bench/gpu_drain_options.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
 #include "persistent/cuda/host/solo.cuh"
 
 extern "C" {
 #include "persistent/plan/plan.h"
-#include "service/args/args.h"
 }
 
 #include <algorithm>
@@ -36,7 +36,6 @@ extern "C" {
 #include <cstring>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
-#include <map>
 #include <random>
 #include <string>
 #include <time.h>
@@ -47,12 +46,6 @@ using attnd::Solo;
 
 namespace
 {
-
-struct Options {
-    std::string only;     /* part of a name; or, with a comma, whole names */
-    std::string portable; /* folder of kernels that take the place of those built in */
-    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
-};
 
 uint64_t now_ns()
 {
@@ -546,34 +539,6 @@ bool bench(const Shape &shape, const Options &options, int workers)
     return error < 6e-3f && right;
 }
 
-/* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
-void take_option(Options &options, const std::string &key, const char *text)
-{
-    const std::map<std::string, uint32_t *> numbers = {{"--paths", &options.paths},
-                                                       {"--workers", &options.workers},
-                                                       {"--plan-workers", &options.plan_workers},
-                                                       {"--drain", &options.drain},
-                                                       {"--engine", &options.engine},
-                                                       {"--runs", &options.runs}};
-    uint64_t number;
-    if (text && key == "--only") {
-        options.only = text;
-    } else if (text && key == "--portable") {
-        options.portable = text;
-    } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
-        *numbers.at(key) = uint32_t(number);
-    } else {
-        fprintf(stderr, "%s %s: no such option, or not a number of 32 bits\n", key.c_str(),
-                text ? text : "");
-        exit(2);
-    }
-}
-
-void refuse(void *, const char *kernel, cudaError_t error)
-{
-    fprintf(stderr, "%s: %s\n", kernel, cudaGetErrorString(error));
-}
-
 bool wanted(const Shape &shape, const Options &options)
 {
     if (!attnd::variant_get(attnd::variant_index(shape.dim, shape.vo(), shape.dtype,
@@ -596,14 +561,7 @@ int main(int argc, char **argv)
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));
-    if (options.portable.empty()) {
-        MUST(attnd::resident_prepare());
-    } else {
-        MUST(attnd::portable_prepare(0));
-        options.paths &= ~4u; /* no tensor maps */
-        if (!attnd::portable_kernels(options.portable.c_str(), refuse, NULL))
-            fprintf(stderr, "no kernels in %s\n", options.portable.c_str());
-    }
+    MUST(prepare(options));
     if (!options.drain)
         printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
     bool right = true;
