@@ -135,6 +135,7 @@ _attnctl() {
 _attnd_variant() {
     _arguments '(-h --help)'{-h,--help}'[print the options]' '--version[print the version]' \
         '--list[name all kernels]' '--modules=[where the files go]:directory:_files -/' \
+        '--arch=[for which GPUs]:name:(sm_90a sm_80)' \
         '*:kernel:($(attnd-variant --list 2>/dev/null))'
 }
 
