@@ -145,7 +145,8 @@ gpu-bundle:
 # (The plain kernels for latents are the varied ones.)
 CUOBJDUMP := $(firstword $(wildcard $(NVCC_FOLDER)cuobjdump) $(shell command -v cuobjdump))
 KERNELS_ENCODED := $(if $(CUOBJDUMP),$(BUILD)/.kernels-encoded)
-$(BUILD)/.kernels-encoded: $(filter-out %/576_fp16_plain.o %/576_bf16_plain.o,$(CUDA_VARIANT_OBJ))
+$(BUILD)/.kernels-encoded: $(filter-out %/576_fp16_plain.o %/576_bf16_plain.o,$(CUDA_VARIANT_OBJ)) \
+                           $(filter-out %/engine.fatbin,$(PORTABLE_FILES))
 	@for object in $^; do \
 	  sass=$$($(CUOBJDUMP) -sass "$$object") || exit 1; \
 	  case $$sass in \
