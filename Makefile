@@ -217,10 +217,13 @@ BUILD_SAYING = MAKE='$(MAKE)' .ci/build.sh
 # Where there is no GPU nothing executes kernels: those that are compiled have each dimension, each
 # type and each policy, though not each of one with each of the others (those of fp8 take 40 s each,
 # varied ones 25 s, and the other one of 576 nearly nothing). tests/variant compiles 64_fp16_plain.
-# `make check-long` and `make gpu-bundle` compile all of them.
+# `make check-long` and `make gpu-bundle` compile all of them. Of the code for GPUs other than Hopper
+# that is compiled which is no variant's, and tests/variant compiles one of those.
 ifeq ($(wildcard /dev/nvidia0),)
 check-all: export CUDA_VARIANTS := \
   128_bf16_plain 64_fp16_varied 256_fp16_fp8 576_bf16_plain 576_bf16_varied
+check-all: export CUDA_ARCHS := 90a 80
+check-all: export PORTABLE_VARIANTS :=
 endif
 check-all:
 	@$(BUILD_SAYING) 'build with gcc, and nvcc where there is one' -j2 BUILD=build CC=gcc all tests

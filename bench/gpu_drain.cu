@@ -10,6 +10,8 @@
  * finite, and sampled rows are compared with a plain reference in fp32 and fp64 on the device.
  *
  * --only NAME: shapes whose names have that in them; --only NAME,NAME, those of these names.
+ * --portable DIR: by the kernels of every GPU from sm_80 on, kernels/portable of a build; only
+ * shapes whose kernels are there.
  * --engine 1: each shape then also as launches in a stream, in graphs of a run for each layer with
  * a kernel between two of them, less the same graph without the runs.
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
@@ -18,13 +20,13 @@
 #include "bench/free_device.cuh"
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_engine.cuh"
+#include "bench/gpu_drain_options.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
 #include "persistent/cuda/host/solo.cuh"
 
 extern "C" {
 #include "persistent/plan/plan.h"
-#include "service/args/args.h"
 }
 
 #include <algorithm>
@@ -34,7 +36,6 @@ extern "C" {
 #include <cstring>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
-#include <map>
 #include <random>
 #include <string>
 #include <time.h>
@@ -45,11 +46,6 @@ using attnd::Solo;
 
 namespace
 {
-
-struct Options {
-    std::string only; /* part of a name; or, with a comma, whole names */
-    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
-};
 
 uint64_t now_ns()
 {
@@ -543,29 +539,12 @@ bool bench(const Shape &shape, const Options &options, int workers)
     return error < 6e-3f && right;
 }
 
-/* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
-void take_option(Options &options, const std::string &key, const char *text)
-{
-    const std::map<std::string, uint32_t *> numbers = {{"--paths", &options.paths},
-                                                       {"--workers", &options.workers},
-                                                       {"--plan-workers", &options.plan_workers},
-                                                       {"--drain", &options.drain},
-                                                       {"--engine", &options.engine},
-                                                       {"--runs", &options.runs}};
-    uint64_t number;
-    if (text && key == "--only") {
-        options.only = text;
-    } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
-        *numbers.at(key) = uint32_t(number);
-    } else {
-        fprintf(stderr, "%s %s: no such option, or not a number of 32 bits\n", key.c_str(),
-                text ? text : "");
-        exit(2);
-    }
-}
-
 bool wanted(const Shape &shape, const Options &options)
 {
+    if (!attnd::variant_get(attnd::variant_index(shape.dim, shape.vo(), shape.dtype,
+                                                 shape.kv_type(), options_of(shape)))
+             .kernel)
+        return false;
     if (options.only.find(',') == std::string::npos)
         return strstr(shape.name, options.only.c_str());
     return ("," + options.only + ",").find("," + std::string(shape.name) + ",") !=
@@ -582,7 +561,7 @@ int main(int argc, char **argv)
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));
-    MUST(attnd::resident_prepare());
+    MUST(prepare(options));
     if (!options.drain)
         printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
     bool right = true;

@@ -68,7 +68,7 @@ struct attnd_kernel_facts {
     uint32_t kernel; /* attnd_kernel_number() */
     uint32_t shared_bytes;
     uint32_t session_bytes; /* of struct Resident, as it knows it */
-    uint32_t zero;
+    uint32_t late;          /* 1: it must not begin before all in front of it in a stream is over */
 };
 ATTND_ASSERT_SIZE(attnd_kernel_facts, 16);
 

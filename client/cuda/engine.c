@@ -163,6 +163,7 @@ static int load_kernel(struct attnd_engine *engine, uint32_t number, struct engi
     }
     kernel->shared_bytes = facts.shared_bytes;
     kernel->number = facts.kernel;
+    kernel->early = !facts.late;
     kernel->module = module;
     return 0;
 }
@@ -186,6 +187,8 @@ static CUresult encode_templates(struct attnd_engine *engine)
     CUtensorMap maps[ATTND_MAP_TEMPLATES];
     CUresult result = CUDA_SUCCESS;
 
+    if (!engine->maps)
+        return CUDA_SUCCESS;
     for (uint32_t i = 0; i < ATTND_MAP_TEMPLATES && result == CUDA_SUCCESS; i++) {
         const struct attnd_map_shape shape = attnd_map_shape(i);
         cuuint64_t dims[5], strides[4];
@@ -207,16 +210,42 @@ static CUresult encode_templates(struct attnd_engine *engine)
     return result == CUDA_SUCCESS ? cuStreamSynchronize(engine->stream) : result;
 }
 
-static int count_workers(struct attnd_engine *engine)
+static int look_at_device(struct attnd_engine *engine, int *block_bytes)
 {
     CUdevice device;
-    int count = 0;
+    int count = 0, major = 0;
     CUresult result = cuCtxGetDevice(&device);
 
     if (result == CUDA_SUCCESS)
         result = cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(
+            block_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
     engine->workers = (uint32_t)(count < ENGINE_WORKERS_MAX ? count : ENGINE_WORKERS_MAX);
+    engine->maps = major >= 9;
     return attnd_engine_fault(result);
+}
+
+/* What a cut has beside its static memory, and of how many blocks it is: of one where there are no
+ * clusters. */
+static CUresult prepare_cut(struct attnd_engine *engine, int block_bytes)
+{
+    int static_bytes = 0, width = 0;
+    CUresult result =
+        cuFuncGetAttribute(&static_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, engine->cut);
+
+    if (result == CUDA_SUCCESS)
+        result = cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, engine->cut);
+    const int most = block_bytes - static_bytes;
+    engine->cut_blocks = width > 0 ? (uint32_t)width : 1;
+    engine->cut_shared_max =
+        (uint32_t)(most < ENGINE_CUT_SHARED_BYTES_MAX ? most : ENGINE_CUT_SHARED_BYTES_MAX);
+    if (result == CUDA_SUCCESS)
+        result = cuFuncSetAttribute(engine->cut, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    (int)engine->cut_shared_max);
+    return result;
 }
 
 static CUresult find_functions(struct attnd_engine *engine)
@@ -235,9 +264,6 @@ static CUresult find_functions(struct attnd_engine *engine)
         result = cuModuleGetFunction(&engine->refresh, module, "attnd_engine_refresh");
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&engine->cut, module, "attnd_engine_cut_lengths");
-    if (result == CUDA_SUCCESS)
-        result = cuFuncSetAttribute(engine->cut, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                    ENGINE_CUT_SHARED_BYTES_MAX);
     return result;
 }
 
@@ -265,11 +291,14 @@ int attnd_engine_open(struct attnd_session *session, CUstream stream, struct att
     (void)pthread_mutex_init(&engine->lock, NULL);
     engine->session = session;
     engine->stream = stream;
+    int block_bytes = 0;
     int rc = load_file(session, ATTND_KERNELS, &engine->module);
     if (rc == 0)
         rc = attnd_engine_fault(find_functions(engine));
     if (rc == 0)
-        rc = count_workers(engine);
+        rc = look_at_device(engine, &block_bytes);
+    if (rc == 0)
+        rc = attnd_engine_fault(prepare_cut(engine, block_bytes));
     if (rc == 0)
         rc = make_block(engine);
     if (rc == 0 && (engine->runs = calloc(engine->facts.runs_max, sizeof(void *))) == NULL)

@@ -21,7 +21,7 @@
 /* Of a lane, at least: what a graph has captured cannot grow later. */
 #define ENGINE_SCRATCH_BYTES_MIN (64ull << 20)
 
-/* Of a cut: what a block may have beside its static memory. */
+/* Of a cut: what a block may have beside its static memory, at most. */
 #define ENGINE_CUT_SHARED_BYTES_MAX (200 * 1024)
 
 /* Device memory that was allocated here; it goes with the session. */
@@ -82,6 +82,7 @@ struct engine_kernel {
     CUmodule module;
     CUfunction function;
     uint32_t shared_bytes;
+    uint32_t early;  /* 1: it may begin while what is in front of it ends */
     uint32_t number; /* its own: a varied one may stand in for a plain one */
 };
 
@@ -92,6 +93,8 @@ struct attnd_engine {
     uint32_t workers;
     CUmodule module;
     CUfunction open, prepare, unprepare, refresh, cut;
+    uint32_t cut_blocks, cut_shared_max; /* of a cut's launch; bytes beside its static memory */
+    int maps;                            /* the GPU has tensor maps */
     struct attnd_engine_facts facts;
     CUdeviceptr block;
     struct engine_kernel kernels[ATTND_KERNELS];

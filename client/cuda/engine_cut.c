@@ -13,8 +13,7 @@
 
 #include <assert.h>
 
-#define CUT_BLOCKS 8u /* of a cluster, and threads of each: persistent/cuda/engine/cut.cuh */
-#define CUT_THREADS 512u
+#define CUT_THREADS 512u          /* of a block: persistent/cuda/engine/cut.cuh */
 #define CUT_ITEMS_BOUND_MAX 4096u /* that longest items may add, as in a plan of the daemon's */
 
 /* What the bounds can come to. */
@@ -137,8 +136,8 @@ static int find_bounds(const struct attnd_engine *engine, const struct attnd_cut
         engine->facts.cut_bytes + (uint64_t)shape->requests * engine->facts.cut_request_bytes +
         bounds->blocks * engine->facts.cut_block_bytes +
         bounds->tiles * engine->facts.cut_tile_bytes + (shape->requests + 127u) / 128 * 16;
-    if (bounds->shared_bytes > ENGINE_CUT_SHARED_BYTES_MAX)
-        return range(ATTND_F_ITEMS, bounds->shared_bytes, ENGINE_CUT_SHARED_BYTES_MAX);
+    if (bounds->shared_bytes > engine->cut_shared_max)
+        return range(ATTND_F_ITEMS, bounds->shared_bytes, engine->cut_shared_max);
     return 0;
 }
 
@@ -257,7 +256,7 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
         return rc;
     assert(at != NULL);
     void *arguments[] = {&engine->block, &at->block, &cut};
-    rc = attnd_engine_fault(cuLaunchKernel(engine->cut, CUT_BLOCKS, 1, 1, CUT_THREADS, 1, 1,
+    rc = attnd_engine_fault(cuLaunchKernel(engine->cut, engine->cut_blocks, 1, 1, CUT_THREADS, 1, 1,
                                            (unsigned)shared_bytes, stream, arguments, NULL));
     if (rc < 0)
         return rc;

@@ -2,9 +2,9 @@
  * engine_run.c - prepared runs as this engine's kernels find them, and their launches.
  *
  * A run is resolved when it is first launched: its pointers and tensor maps lie in a slot of the
- * session's block from then on. A launch is one kernel, whose blocks take the run's items. A launch
- * may begin while what is in front of it in the stream ends (programmatic dependent launch); it
- * waits for that before it looks at anything.
+ * session's block from then on. A launch is one kernel, whose blocks take the run's items. On
+ * Hopper a launch may begin while what is in front of it in the stream ends (programmatic dependent
+ * launch); it waits for that before it looks at anything.
  */
 #include "client/cuda/engine.h"
 
@@ -172,7 +172,7 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
         return rc;
     kernel = attnd_engine_kernel(engine, number, &rc);
     if (kernel)
-        rc = launch(engine, run, kernel, stream, captures ? 0 : 1);
+        rc = launch(engine, run, kernel, stream, captures ? 0 : kernel->early);
     if (rc == 0 && !captures)
         attnd_engine_note_launch(engine, lane, stream);
     return rc;

@@ -59,9 +59,11 @@ _Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
 _Static_assert(offsetof(struct attnd_wake, announced) == 4, "in the text below");
 _Static_assert(offsetof(struct attnd_wake, contended) == 8, "in the text below");
 
+/* For Hopper; elsewhere no launch begins early, and plain_text() leaves out what waits for that. */
+#define WAITS "griddepcontrol.wait;"
+#define TARGET ".target sm_90"
 static const char ring_text[] =
-    ".version 7.8\n"
-    ".target sm_90\n" /* what a worker runs on, and so its engines */
+    ".version 7.8\n" TARGET "\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
     ".global .align 4 .u32 contended = 0;\n" /* as it was when this session rang last */
     ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung,\n"
@@ -76,7 +78,7 @@ static const char ring_text[] =
     "    ld.param.u64 %rd5, [wake];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"
-    "    griddepcontrol.wait;\n" /* all before it in the stream is over, and seen */
+    "    " WAITS "\n" /* all before it in the stream is over, and seen */
     "    @!%p1 st.relaxed.sys.global.u32 [%rd5], 1;\n" /* kernels come while this rings */
     "    fence.acq_rel.gpu;\n"                         /* R1 */
     "    mov.u32 %r1, 1;\n"                            /* how a lane rests, mostly */
@@ -132,7 +134,7 @@ static const char ring_text[] =
     "    .reg .b32 %r<1>;\n"
     "    .reg .b64 %rd<1>;\n"
     "    ld.param.u64 %rd0, [wake];\n"
-    "    griddepcontrol.wait;\n"
+    "    " WAITS "\n"
     "    ld.relaxed.gpu.global.u32 %r0, [contended];\n"
     "    setp.eq.u32 %p0, %r0, 0;\n"
     "    @%p0 st.relaxed.sys.global.u64 [%rd0], 0x100000001;\n"
@@ -298,10 +300,28 @@ static CUresult prefer_shared(CUfunction kernel)
                               CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
 }
 
+/* The text for every GPU from sm_80 on, into @text. */
+static void plain_text(char text[sizeof(ring_text)])
+{
+    memcpy(text, ring_text, sizeof(ring_text));
+    memcpy(strstr(text, TARGET), ".target sm_80", sizeof(TARGET) - 1);
+    for (char *at; (at = strstr(text, WAITS)) != NULL;)
+        memset(at, ' ', sizeof(WAITS) - 1);
+}
+
 static int load_kernels(struct attnd_stream_launcher *launcher)
 {
-    CUresult result = cuModuleLoadData(&launcher->module, ring_text);
+    char plain[sizeof(ring_text)];
+    CUdevice device;
+    int major = 0;
+    CUresult result = cuCtxGetDevice(&device);
 
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    launcher->plain = major < 9;
+    plain_text(plain);
+    if (result == CUDA_SUCCESS)
+        result = cuModuleLoadData(&launcher->module, launcher->plain ? plain : ring_text);
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&launcher->ring, launcher->module, "attnd_launch");
     if (result == CUDA_SUCCESS)
@@ -447,23 +467,26 @@ static CUlaunchAttribute launch_attributes[IN_STREAM] = {
 };
 
 /* A kernel of one thread. */
-static CUresult launch_one(CUfunction kernel, void **arguments, CUstream stream)
+static CUresult launch_one(const struct attnd_stream_launcher *launcher, CUfunction kernel,
+                           void **arguments, CUstream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = cuStreamIsCapturing(stream, &capture);
 
     if (result != CUDA_SUCCESS)
         return result;
-    const CUlaunchConfig launch = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = 1,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-        .attrs = launch_attributes,
-        .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE};
+    unsigned int count = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE;
+    if (launcher->plain)
+        count = 0;
+    const CUlaunchConfig launch = {.gridDimX = 1,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 1,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .attrs = launch_attributes,
+                                   .numAttrs = count};
     return cuLaunchKernelEx(&launch, kernel, arguments, NULL);
 }
 
@@ -475,7 +498,7 @@ static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUd
     CUdeviceptr wake = launcher->wake;
     void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
 
-    return launch_one(launcher->ring, arguments, stream);
+    return launch_one(launcher, launcher->ring, arguments, stream);
 }
 
 static CUstreamBatchMemOpParams wait_at_rest(CUdeviceptr doorbell)
@@ -544,6 +567,6 @@ int attnd_cuda_announce(struct attnd_session *session, CUstream stream)
         return 0;
     CUdeviceptr wake = launcher->wake;
     void *arguments[] = {&wake};
-    CUresult result = launch_one(launcher->announce, arguments, stream);
+    CUresult result = launch_one(launcher, launcher->announce, arguments, stream);
     return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }

@@ -13,6 +13,7 @@ struct attnd_stream_launcher {
     struct attnd_wake *wake_host; /* the session's mapping, registered */
     CUdeviceptr wake;             /* as the GPU sees it; 0: the worker's kernels are always there */
     int turns;                    /* contexts take turns on the GPU: nothing may spin */
+    int plain;                    /* the GPU is from before Hopper: no launch begins early */
     CUstream stream;              /* of our own, for copies */
     CUmodule module;
     CUfunction ring, announce;

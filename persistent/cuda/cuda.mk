@@ -6,6 +6,16 @@ NVCC_FOLDER := $(if $(NVCC),$(dir $(shell command -v $(lastword $(NVCC)))))
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 NVFLAGS_KERNEL := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
+comma := ,
+# Kernels of every GPU from sm_80 on: code for 8.x, and PTX for the rest.
+NVFLAGS_PORTABLE := -std=c++17 -O3 -gencode=arch=compute_80$(comma)code=[sm_80$(comma)compute_80]
+# What device code is compiled for: 90a, Hopper, in any case. With 80 every GPU from that on has
+# kernels, in files of their own: code for 8.x, and PTX, of which the driver makes code for others
+# when they are first loaded. With more of them (100, 120) these have code from the beginning.
+CUDA_ARCHS ?= 90a
+CUDA_OTHERS := $(filter-out 90a,$(CUDA_ARCHS))
+NVFLAGS_OTHERS := $(foreach arch,$(CUDA_OTHERS),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
+                  $(if $(filter 80,$(CUDA_OTHERS)),-gencode=arch=compute_80$(comma)code=compute_80)
 # What a module is made of, and a name for just that: it belongs to workers of these sources.
 MODULE_SOURCES := persistent/cuda/worker/variant.cu $(wildcard persistent/cuda/*/*.cuh) \
                   persistent/pauses.h persistent/position.h persistent/visible.h $(wildcard schemas/*.h)
@@ -18,7 +28,6 @@ ifeq ($(CUDA),1)
 # plain and varied ones together; attnd-variant makes the others as modules (host/MODULES.md).
 CUDA_VARIANTS ?= $(foreach policy,plain varied fp8,$(foreach dim,64 128 256 576, \
                    $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy))))
-comma := ,
 CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/host/variants.inc
 
 NVFLAGS := $(NVFLAGS_KERNEL) -I. -I$(BUILD)/gen -Xcompiler -Wall,-Wextra -Xptxas -warn-spills
@@ -36,6 +45,7 @@ $(CUDA_VARIANTS_INC): FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(BUILD)/obj/persistent/cuda/host/modules.o: $(CUDA_SOURCES_H)
+$(BUILD)/obj/persistent/cuda/host/%.o: NVFLAGS += $(NVFLAGS_OTHERS)
 
 $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 	$(call say,$<)
@@ -62,6 +72,24 @@ $(KERNEL_FILES):
 	@mkdir -p $(@D)
 	objcopy -O binary --only-section=.nv_fatbin $< $@
 all: $(KERNEL_FILES)
+
+# The kernels of other GPUs: workers load them, and engines are given the same (host/portable.cu).
+PORTABLE := $(if $(CUDA_OTHERS),$(BUILD)/kernels/portable)
+PORTABLE_VARIANTS ?= $(filter-out 576_fp16_plain 576_bf16_plain,$(CUDA_VARIANTS))
+PORTABLE_FILES := $(if $(PORTABLE),$(PORTABLE_VARIANTS:%=$(PORTABLE)/%.fatbin) $(PORTABLE)/engine.fatbin)
+NVCC_PORTABLE = $(NVCC) -std=c++17 -O3 $(NVFLAGS_OTHERS) -I. -fatbin
+$(BUILD)/kernels/portable/engine.fatbin: persistent/cuda/engine/engine.cu $(MODULE_SOURCES) \
+    $(wildcard persistent/*.h persistent/plan/*.h)
+	$(call say,$<)
+	@mkdir -p $(@D)
+	$(NVCC_PORTABLE) -o $@ $<
+$(filter-out %/engine.fatbin,$(PORTABLE_FILES)): $(MODULE_SOURCES)
+	$(call say,$< $(basename $(@F)) $(CUDA_OTHERS))
+	@mkdir -p $(@D)
+	$(NVCC_PORTABLE) -DATTND_MODULE -DATTND_VARIANT_DIM=$(call variant_part,1) \
+	  -DATTND_VARIANT_TYPE=$(call variant_part,2) \
+	  -DATTND_VARIANT_POLICY=$(call variant_part,3) -o $@ $<
+all: $(PORTABLE_FILES)
 
 # Not in BENCH: it runs where the GPU is.
 $(BUILD)/bench/gpu_%: $(BUILD)/obj/bench/gpu_%.o $(BUILD)/libcore.a

@@ -11,7 +11,8 @@ $(VARIANT_PROGRAM): persistent/cuda/worker/attnd-variant.in $(MODULE_SOURCES) VE
 	@rm -rf $(VARIANT_SOURCES)
 	@mkdir -p $(VARIANT_SOURCES)
 	@cp --parents -t $(VARIANT_SOURCES) $(MODULE_SOURCES)
-	@sed -e 's:@FLAGS@:$(NVFLAGS_KERNEL):' -e "s:@SOURCES@:$(MODULE_NAME):" \
+	@sed -e 's:@FLAGS@:$(NVFLAGS_KERNEL):' \
+	  -e 's:@PORTABLE_FLAGS@:$(NVFLAGS_PORTABLE):' -e "s:@SOURCES@:$(MODULE_NAME):" \
 	  -e 's:@VERSION@:$(VERSION):' $< >$@.new
 	@chmod 755 $@.new
 	@mv $@.new $@
@@ -144,7 +145,8 @@ gpu-bundle:
 # (The plain kernels for latents are the varied ones.)
 CUOBJDUMP := $(firstword $(wildcard $(NVCC_FOLDER)cuobjdump) $(shell command -v cuobjdump))
 KERNELS_ENCODED := $(if $(CUOBJDUMP),$(BUILD)/.kernels-encoded)
-$(BUILD)/.kernels-encoded: $(filter-out %/576_fp16_plain.o %/576_bf16_plain.o,$(CUDA_VARIANT_OBJ))
+$(BUILD)/.kernels-encoded: $(filter-out %/576_fp16_plain.o %/576_bf16_plain.o,$(CUDA_VARIANT_OBJ)) \
+                           $(filter-out %/engine.fatbin,$(PORTABLE_FILES))
 	@for object in $^; do \
 	  sass=$$($(CUOBJDUMP) -sass "$$object") || exit 1; \
 	  case $$sass in \
@@ -159,7 +161,7 @@ ifeq ($(CUDA),1)
 all: $(KERNELS_ENCODED)
 endif
 
-gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(PORTABLE_FILES) $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
                   $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check $(ROTATE) \
@@ -167,6 +169,7 @@ gpu-bundle-files: $(KERNELS_ENCODED) $(KERNEL_FILES) $(LIBATTND_SO) $(LIBATTND_C
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -m644 -t $(GPU_BUNDLE)/kernels $(KERNEL_FILES)
+	@$(if $(PORTABLE),install -D -m644 -t $(GPU_BUNDLE)/kernels/portable $(PORTABLE_FILES))
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
 	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
 	  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check

@@ -30,6 +30,8 @@
 #define MPS_CLIENTS_MAX 48              /* contexts on one GPU, of all its clients */
 #define MPS_ANSWER_MS 2000
 #define DRIVER_WANTED 13000 /* the runtime that is linked in */
+#define CAPABILITY_LEAST 80 /* of a GPU that kernels are compiled for */
+#define CAPABILITY_HOPPER 90
 
 extern char **environ;
 
@@ -120,9 +122,9 @@ void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_findin
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_WARN,
                          gpu->driver > 0 ? "CUDA_VISIBLE_DEVICES may hide it" : "",
                          "none: only --backend cpu works here");
-    else if (gpu->capability != 90)
+    else if (gpu->capability < CAPABILITY_LEAST)
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_FAIL,
-                         "a GPU of compute capability 9.0 (H100, H200), or --backend cpu",
+                         "a GPU of compute capability 8.0 or newer, or --backend cpu",
                          "%s: compute capability %d.%d", gpu->name, gpu->capability / 10,
                          gpu->capability % 10);
     else if (gpu->compute_mode == CU_COMPUTE_PROHIBITED)
@@ -131,6 +133,14 @@ void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_findin
     else if (!gpu->exports)
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_FAIL, "",
                          "%s: its memory cannot be exported as a descriptor", gpu->name);
+    else if (gpu->capability != CAPABILITY_HOPPER)
+        attnd_doctor_say(
+            finding, "gpu", ATTND_HEALTH_WARN,
+            "a build with make CUDA_ARCHS=\"90a 80\" has them; H100 and H200 have faster "
+            "ones",
+            "%s: compute capability %d.%d has the kernels of sm_80, with prefill by "
+            "mma.sync and latents without tensor cores%s",
+            gpu->name, gpu->capability / 10, gpu->capability % 10, several);
     else
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_OK, "", "%s%s", gpu->name, several);
 }

@@ -34,7 +34,7 @@ static void print_version(struct argp_state *state)
 /* ---- options that only set a member, by the type of their value ---- */
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
-static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+static const char *const isas[] = {"avx512", "avx2", "portable", "sm_90a", "sm_80", NULL};
 static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
 static const char *const cascades[] = {"off", "hint", "auto", NULL};
 static const char *const fusions[] = {"off", "sm-split", "auto", NULL};

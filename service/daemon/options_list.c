@@ -14,7 +14,11 @@ const struct argp_option attnd_option_list[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
     {"worker", KEY_WORKER, "PATH", 0,
      "The worker program (default: attnd-worker beside attnd, else on PATH)", 2},
-    {"isa", KEY_ISA, "NAME", 0, "Instruction set of the worker: avx512, avx2, portable", 2},
+    {"isa", KEY_ISA, "NAME", 0,
+     "Instruction set of the worker: avx512, avx2, portable; of a GPU sm_90a (Hopper) or sm_80 "
+     "(the "
+     "kernels of every GPU from that on) (default: the best there is)",
+     2},
     {"threads", KEY_THREADS, "N", 0, "Threads of the CPU worker (default: all processors)", 2},
     {"device", KEY_DEVICE, "N", 0,
      "GPU of the CUDA worker, as CUDA numbers them under this CUDA_VISIBLE_DEVICES (default: 0)",

@@ -87,6 +87,8 @@ install: all install-man
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
 	test ! -d $(BUILD)/kernels || \
 	  install -Dm644 -t $(DEST)/lib/attnd/kernels $(BUILD)/kernels/*.fatbin
+	! ls $(BUILD)/kernels/portable/*.fatbin >/dev/null 2>&1 || \
+	  install -Dm644 -t $(DEST)/lib/attnd/kernels/portable $(BUILD)/kernels/portable/*.fatbin
 	install -d $(DEST)/share/attnd
 	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system

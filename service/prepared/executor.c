@@ -16,7 +16,7 @@ static const char *obstacle(const struct attnd_service *service)
 {
     if (service->queue->info.mailbox_kind != ATTND_KIND_DEVICE)
         return "the worker is no GPU's";
-    if (!attnd_kernel_files_are_there(&service->options))
+    if (!attnd_kernel_files_are_there(&service->options, service->queue->info.isa))
         return "no engine.fatbin beside the worker";
     return NULL;
 }

@@ -36,8 +36,9 @@ int attnd_call_kernel_file(struct attnd_call *call)
     const struct attnd_fault none = {0};
     Attnd__KernelFileReply reply = ATTND__KERNEL_FILE_REPLY__INIT;
     int fd;
-    int rc = attnd_kernel_file_open(&call->service->options, call->request->kernel_file->kernel,
-                                    &fd, &reply.size_bytes, call->fault);
+    int rc = attnd_kernel_file_open(&call->service->options, call->service->queue->info.isa,
+                                    call->request->kernel_file->kernel, &fd, &reply.size_bytes,
+                                    call->fault);
     if (rc < 0)
         return rc;
     call->reply->kernel_file = &reply;

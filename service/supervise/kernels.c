@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 static const char *const places[] = {"kernels", "../lib/attnd/kernels"};
+/* Below that, of a worker on a GPU that is no Hopper. */
+#define PORTABLE "portable"
 #define PLACES (sizeof(places) / sizeof(places[0]))
 
 /* The folder of PATH that has a program @name, into @folder. Return: 1; 0 none has. */
@@ -53,11 +55,12 @@ static int worker_folder(const struct attnd_options *options, char *folder, size
 }
 
 /* Return: a regular file that has something in it; -1. */
-static int open_at(const char *folder, const char *place, const char *name, uint64_t *size_bytes)
+static int open_at(const char *folder, const char *place, const char *below, const char *name,
+                   uint64_t *size_bytes)
 {
     char path[PATH_MAX];
     struct stat status;
-    const int used = snprintf(path, sizeof(path), "%s/%s/%s.fatbin", folder, place, name);
+    const int used = snprintf(path, sizeof(path), "%s/%s/%s/%s.fatbin", folder, place, below, name);
 
     if (used < 0 || (size_t)used >= sizeof(path))
         return -1;
@@ -72,38 +75,41 @@ static int open_at(const char *folder, const char *place, const char *name, uint
     return fd;
 }
 
-static int open_named(const struct attnd_options *options, const char *name, uint64_t *size_bytes)
+static int open_named(const struct attnd_options *options, const char *isa, const char *name,
+                      uint64_t *size_bytes)
 {
+    const char *below = strcmp(isa, "sm_80") == 0 ? PORTABLE : ".";
     char folder[PATH_MAX];
     int fd = -1;
 
     if (!worker_folder(options, folder, sizeof(folder)))
         return -1;
     for (size_t i = 0; i < PLACES && fd < 0; i++)
-        fd = open_at(folder, places[i], name, size_bytes);
+        fd = open_at(folder, places[i], below, name, size_bytes);
     return fd;
 }
 
-int attnd_kernel_file_open(const struct attnd_options *options, uint32_t kernel, int *fd,
-                           uint64_t *size_bytes, struct attnd_fault *fault)
+int attnd_kernel_file_open(const struct attnd_options *options, const char *isa, uint32_t kernel,
+                           int *fd, uint64_t *size_bytes, struct attnd_fault *fault)
 {
     char text[ATTND_KERNEL_NAME_BYTES];
 
     if (kernel > ATTND_KERNELS)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KERNEL, 0, kernel, ATTND_KERNELS);
-    *fd = open_named(options, kernel == ATTND_KERNELS ? "engine" : attnd_kernel_name(kernel, text),
+    *fd = open_named(options, isa,
+                     kernel == ATTND_KERNELS ? "engine" : attnd_kernel_name(kernel, text),
                      size_bytes);
     if (*fd < 0 && kernel < ATTND_KERNELS_PLAIN)
-        *fd =
-            open_named(options, attnd_kernel_name(kernel + ATTND_KERNELS_PLAIN, text), size_bytes);
+        *fd = open_named(options, isa, attnd_kernel_name(kernel + ATTND_KERNELS_PLAIN, text),
+                         size_bytes);
     return *fd < 0 ? attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, kernel, 0)
                    : 0;
 }
 
-int attnd_kernel_files_are_there(const struct attnd_options *options)
+int attnd_kernel_files_are_there(const struct attnd_options *options, const char *isa)
 {
     uint64_t size_bytes;
-    const int fd = open_named(options, "engine", &size_bytes);
+    const int fd = open_named(options, isa, "engine", &size_bytes);
 
     if (fd < 0)
         return 0;

@@ -67,7 +67,8 @@ enum key {
 
 static const struct argp_option option_list[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda", 0},
-    {"isa", KEY_ISA, "NAME", 0, "Instruction set: avx512, avx2, portable (default: the best)", 0},
+    {"isa", KEY_ISA, "NAME", 0,
+     "Instruction set: avx512, avx2, portable; sm_90a, sm_80 (default: the best)", 0},
     {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
     {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results (0: what suits the backend)",
      0},

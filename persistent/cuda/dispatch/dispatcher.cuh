@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
     uint32_t address = shared_address(state);
     asm volatile("" : "+r"(address));
     Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
-    asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
+    grid_release(); /* workers begin beside this */
     dispatch_begin(dispatch, resident, gang);
     switch (threadIdx.x / 32) {
     case 0:

@@ -24,20 +24,8 @@ __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from,
 #pragma unroll
     for (int i = 0; i < 8; i++)
         out[i] = in[i];
-    asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
-                 "l"(base)
-                 : "memory");
-    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %2;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %3;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
-                 "r"(tokens), "r"(dim / 64), "r"(size3), "r"(size4)
-                 : "memory");
-    asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
-                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
-                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
-                 "l"(uint64_t(plane.stride_token) * 2), "l"(stride3 * 2), "l"(stride4 * 2)
-                 : "memory");
+    map_replace(map, base, {tokens, dim / 64, size3, size4},
+                {uint64_t(plane.stride_token) * 2, stride3 * 2, stride4 * 2});
     fence_map_release();
 }
 
@@ -68,7 +56,7 @@ inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun 
                         min(min(v.stride_token, v.stride_head), v.stride_page));
     const uint32_t dim = attnd_kernel_dim(plan.dim_qk, plan.dim_vo);
     const bool latents = dim == latent_dim;
-    if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
+    if (portable || !run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
     if (plan.dim_qk % 64 || plan.dim_vo % 64) /* a box would bring what is beside a row */
         return;

@@ -140,6 +140,16 @@ __device__ __forceinline__ void cut_tables(EngineSession *session, EnginePlan *p
             engine_tables(session, slot);
 }
 
+/* Where there are no clusters: the first block, which is alone, does what the others do. */
+__device__ __forceinline__ void cut_alone(EngineSession *session, EnginePlan *plan,
+                                          const attnd_engine_cut &args)
+{
+    for (uint32_t request = threadIdx.x / 32; request < args.shape.requests; request += team_warps)
+        check_pages(session, plan, args, request);
+    cut_tables(session, plan, args);
+    __syncthreads();
+}
+
 /* Blocks behind the first. */
 __device__ __forceinline__ void cut_beside(EngineSession *session, EnginePlan *plan,
                                            const attnd_engine_cut &cut, uint32_t rank)
@@ -403,6 +413,10 @@ __device__ __forceinline__ void cut_first(EngineSession *session, EnginePlan *pl
         plan->left = 0;
     }
     cluster_arrive();
+    if (portable) {
+        __syncthreads();
+        cut_alone(session, plan, args);
+    }
     attnd_cut_requests(&team, &args.shape, &cut, reinterpret_cast<const int32_t *>(args.lengths),
                        reinterpret_cast<const int32_t *>(args.qo_indptr));
     attnd_cut_result result = {};

@@ -359,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
     using namespace attnd;
     __shared__ Refresh refresh;
     __shared__ uint32_t there;
-    asm volatile("griddepcontrol.launch_dependents;");
+    grid_release();
     grid_wait();
     const uint64_t begin_ns = clock_ns();
     if (threadIdx.x == 0) { /* nothing of the lane is in flight, whatever became of the last run */
@@ -386,13 +386,13 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
 }
 
 /* In front of runs whose lengths only the GPU knows. */
-extern "C" __global__ void __cluster_dims__(attnd::cut_blocks, 1, 1)
+extern "C" __global__ void ATTND_CLUSTER(attnd::cut_blocks)
     __launch_bounds__(attnd::team_threads, 1)
         attnd_engine_cut_lengths(attnd::EngineSession *session, attnd::EnginePlan *plan,
                                  const __grid_constant__ attnd_engine_cut args)
 {
     using namespace attnd;
-    asm volatile("griddepcontrol.launch_dependents;");
+    grid_release();
     grid_wait();
     if (blockIdx.x) {
         cluster_arrive();

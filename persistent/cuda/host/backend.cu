@@ -113,7 +113,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.host = backend->words; /* one address on both sides */
     settings.records = trace_head(backend->queue_device, queue->trace_offset_bytes);
     settings.workers = uint32_t(backend->workers);
-    settings.paths = 7;
+    settings.paths = backend->portable ? 3 : 7; /* no tensor maps */
     const bool elastic = backend->residency == ATTND_RESIDENCY_ELASTIC;
     settings.drain = elastic && !settings.reserved;
     settings.transient = queue->runs_transient;
@@ -132,8 +132,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     return copies_init(backend);
 }
 
-/* Makes the device current and finds out what it is. Kernels are loaded here, before the first one
- * is resident. */
+/* Makes the device current and finds out what it is. */
 static int open_device(int device, cudaDeviceProp *properties, attnd_fault *fault)
 {
     /* Lazy loading would load the kernel behind a resident one: a hang. */
@@ -149,17 +148,26 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_DEVICE, 0, device, devices - 1);
     if ((error = cudaSetDevice(device)) || (error = cudaGetDeviceProperties(properties, device)))
         return cuda_fault(error, fault);
-    if (properties->major != 9)
-        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
-                               properties->major * 10 + properties->minor, 90);
-    if ((error = attnd::resident_prepare()))
-        return cuda_fault(error, fault);
     return 0;
+}
+
+/* Before the first of them is resident. */
+static int load_kernels(attnd_backend *backend, const cudaDeviceProp *properties,
+                        attnd_fault *fault)
+{
+    backend->portable = portable_chosen(&backend->config, properties);
+    if (backend->portable)
+        return portable_load(backend, properties, fault);
+    const cudaError_t error = attnd::resident_prepare();
+    return error ? cuda_fault(error, fault) : 0;
 }
 
 /* Of the tensor cores' and the memory's peak what attention reaches, and what one SM's decode loop
  * reads in a clock while the memory keeps up. */
 constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 42, memory_share = 0.91;
+/* The same of kernels that go to other GPUs, too, whose tensor cores have a quarter or a half of
+ * that. */
+constexpr double portable_flops_a_clock = 1024 * 0.65, portable_bytes_a_clock = 21;
 
 /* Return: all 0 if nothing is known. */
 static attnd_rates derive_rates(const attnd_backend *backend, int sms)
@@ -174,9 +182,12 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
     }
     const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
     const double share = double(backend->workers) / sms;
-    const uint16_t worker_gbps = uint16_t(ghz * bytes_a_clock);
-    return {uint32_t(ghz * flops_a_clock), worker_gbps, worker_gbps,
-            uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
+    const bool portable = backend->portable;
+    const uint16_t worker_gbps =
+        uint16_t(ghz * (portable ? portable_bytes_a_clock : bytes_a_clock));
+    return {uint32_t(ghz * (portable ? portable_flops_a_clock : flops_a_clock)), worker_gbps,
+            worker_gbps, uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)),
+            ATTND_RATES_DERIVED};
 }
 
 /* A rate that was measured may be too low where the GPU is not ours alone. @derived: 0: not known.
@@ -194,8 +205,10 @@ static void find_rates(attnd_backend *backend, int sms)
     attnd::MeasuredRates measured = {};
     if (rates->source != ATTND_RATES_NONE)
         return;
-    const attnd_rates derived = derive_rates(backend, sms);
+    attnd_rates derived = derive_rates(backend, sms);
     *rates = derived;
+    if (backend->portable) /* too little is known of the GPU to doubt what is measured */
+        derived = {};
     const cudaError_t error = attnd::rates_measure(backend, &measured);
     if (!error && likely(measured.worker_gflops, derived.worker_gflops) &&
         likely(measured.worker_gbps, derived.worker_gbps) &&
@@ -227,7 +240,7 @@ static void find_switch_cost(attnd_backend *backend)
 static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
     strcpy(info->backend, "cuda");
-    strcpy(info->isa, "sm_90a");
+    strcpy(info->isa, backend->portable ? "sm_80" : "sm_90a");
     info->tile_workers = uint32_t(backend->workers);
     info->rows_per_tile = 128;
     info->kv_granule = 64;
@@ -263,6 +276,10 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     if (!backend)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     backend->config = *config;
+    if ((code = load_kernels(backend, &properties, fault))) {
+        free(backend);
+        return code;
+    }
     pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
     /* An older driver does not know the question. */

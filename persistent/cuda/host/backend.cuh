@@ -83,6 +83,7 @@ struct attnd_backend {
     cudaStream_t pages_stream[3]; /* copies.cu: into pools, out of them, and from other services */
     cudaEvent_t pages_copied[3];
     attnd_residency residency;
+    bool portable; /* kernels are those of every GPU from sm_80 on (portable.cu) */
     int workers;
     int mps;              /* contexts share the GPU */
     pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
@@ -147,6 +148,12 @@ int backend_start(attnd_backend *backend);
 
 /* kernels.cu: they finish what they published and leave; nothing to do if there are none. */
 int backend_quiesce(attnd_backend *backend);
+
+/* portable.cu: whether the GPU's kernels are not Hopper's, by what it is and what --isa says. */
+bool portable_chosen(const attnd_backend_config *config, const cudaDeviceProp *properties);
+/* portable.cu: loads those kernels, from the files beside the worker program. Return: 0; a fault.
+ */
+int portable_load(attnd_backend *backend, const cudaDeviceProp *properties, attnd_fault *fault);
 
 /* modules.cu: a line in the log. */
 void backend_say(const attnd_backend *backend, const char *format, ...)

@@ -52,11 +52,23 @@ uint32_t variants_there()
     return there;
 }
 
-/* Loads it, and lets it have its shared memory. */
+/* Where no kernel may begin beside the one in front of it in its stream: workers have streams of
+ * their own. In the stream that they belong to an event stands in front of the dispatcher, behind
+ * which they begin, and all of them are waited for behind it. */
+static struct Beside {
+    bool used;
+    cudaStream_t stream[variant_streams];
+    cudaEvent_t begins, over;
+} beside;
+
+/* Loads it, and lets it have its shared memory; no more than all GPUs have that it is for. */
 static cudaError_t variant_prepare(uint32_t index, const Variant &variant)
 {
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    if (!error && beside.used &&
+        attributes.sharedSizeBytes + variant.shared_bytes > portable_shared_bytes)
+        error = cudaErrorInvalidKernelImage;
     if (!error)
         error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      int(variant.shared_bytes));
@@ -90,13 +102,19 @@ cudaError_t variant_load(uint32_t index, const void *image)
     return error;
 }
 
-cudaError_t resident_prepare()
+static cudaError_t dispatcher_prepare()
 {
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, dispatch_kernel);
     if (!error)
         error = cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      int(sizeof(Dispatch)));
+    return error;
+}
+
+cudaError_t resident_prepare()
+{
+    cudaError_t error = dispatcher_prepare();
     for (const auto &built : variants_built) {
         Variant variant = built.get();
         void *address = nullptr;
@@ -109,6 +127,20 @@ cudaError_t resident_prepare()
     return error;
 }
 
+cudaError_t portable_prepare(int priority)
+{
+    cudaError_t error = dispatcher_prepare();
+    beside.used = true;
+    for (cudaStream_t &stream : beside.stream)
+        if (error ||
+            (error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)))
+            return error;
+    for (cudaEvent_t *event : {&beside.begins, &beside.over})
+        if (!error)
+            error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    return error;
+}
+
 /* Everything but the shape of the boxes is replaced on the device, where planes are known: see
  * map_run(). */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
@@ -117,6 +149,8 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
     CUtensorMap maps[map_templates];
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
+    if (beside.used)
+        return cudaMemsetAsync(to, 0, sizeof(maps), stream);
     cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
                                                          cudaEnableDefault, &found);
     if (error || found != cudaDriverEntryPointSuccess)
@@ -170,6 +204,13 @@ static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first
     return cudaLaunchKernelExC(&config, variant.kernel, arguments);
 }
 
+/* What follows in @stream waits for its end. */
+static cudaError_t join(cudaStream_t own, cudaStream_t stream)
+{
+    cudaError_t error = cudaEventRecord(beside.over, own);
+    return error ? error : cudaStreamWaitEvent(stream, beside.over, 0);
+}
+
 /* Workers from @first on, up to @end, shared out among the variants. @streams: one a variant; or,
  * with @one, one for all, in which @behind says whether a kernel of theirs is in front. */
 static cudaError_t launch_shares(Resident *resident, const Resident *settings, uint32_t first,
@@ -177,7 +218,8 @@ static cudaError_t launch_shares(Resident *resident, const Resident *settings, u
                                  bool behind)
 {
     const uint32_t variants = settings->kernels;
-    uint32_t left = uint32_t(__builtin_popcount(variants));
+    const bool forks = one && beside.used;
+    uint32_t left = uint32_t(__builtin_popcount(variants)), launched = 0;
     cudaError_t error = cudaSuccess;
     for (uint32_t v = 0; v < variants_count && !error; v++) {
         if (!(variants >> v & 1))
@@ -185,12 +227,25 @@ static cudaError_t launch_shares(Resident *resident, const Resident *settings, u
         const uint32_t count = (end - first) / left--;
         if (!count)
             continue;
-        error = launch_workers(resident, v, first, count, gang,
-                               streams[one ? 0 : variant_stream(v)], one && behind);
+        const cudaStream_t stream =
+            forks ? beside.stream[variant_stream(v)] : streams[one ? 0 : variant_stream(v)];
+        if (!forks || !(error = cudaStreamWaitEvent(stream, beside.begins, 0)))
+            error =
+                launch_workers(resident, v, first, count, gang, stream, one && behind && !forks);
+        launched |= 1u << v;
         behind = true;
         first += count;
     }
+    for (uint32_t v = 0; v < variants_count && !error && forks; v++)
+        if (launched >> v & 1) /* behind all launches: none stands behind another one's end */
+            error = join(beside.stream[variant_stream(v)], streams[0]);
     return error;
+}
+
+/* In front of the dispatcher: what workers begin behind. */
+static cudaError_t begin_shares(cudaStream_t stream, bool one)
+{
+    return one && beside.used ? cudaEventRecord(beside.begins, stream) : cudaSuccess;
 }
 
 static cudaError_t launch_dispatcher(Resident *resident, uint32_t gang, cudaStream_t stream)
@@ -204,7 +259,9 @@ cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32
 {
     const bool one = settings->reserved;
     const uint32_t end = one ? settings->reserved : settings->workers;
-    cudaError_t error = launch_dispatcher(resident, gang, streams[0]);
+    cudaError_t error = begin_shares(streams[0], one);
+    if (!error)
+        error = launch_dispatcher(resident, gang, streams[0]);
     return error ? error : launch_shares(resident, settings, 0, end, gang, streams, one, one);
 }
 
@@ -212,7 +269,9 @@ cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t 
                          cudaStream_t stream)
 {
     const uint32_t first = settings->reserved;
-    cudaError_t error = first ? cudaSuccess : launch_dispatcher(resident, gang, stream);
+    cudaError_t error = begin_shares(stream, true);
+    if (!error && !first)
+        error = launch_dispatcher(resident, gang, stream);
     return error ? error
                  : launch_shares(resident, settings, first, settings->workers, gang, &stream, true,
                                  !first);

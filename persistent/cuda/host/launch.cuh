@@ -22,10 +22,22 @@ uint32_t variants_there();
  * be resident. cudaErrorInvalidKernelImage: it is another variant, or of other sources. */
 cudaError_t variant_load(uint32_t index, const void *image);
 
-/* Loads every kernel; with lazy loading the first launch behind a resident kernel would hang. */
+/* Loads every kernel that was built in; with lazy loading the first launch behind a resident kernel
+ * would hang. */
 cudaError_t resident_prepare();
 
-/* Writes the templates of tensor maps to device memory. */
+/* The same where kernels are those of every GPU from sm_80 on: of what was built in only the
+ * dispatcher; the others come by variant_load(). No launch begins early then. @priority: of
+ * streams. cudaErrorNoKernelImageForDevice: it was built for others. */
+cudaError_t portable_prepare(int priority);
+
+/* portable.cu: takes in such kernels from the files in @folder, where nothing is resident. @say:
+ * called with those that the driver refuses. Return: how many there are. */
+uint32_t portable_kernels(const char *folder,
+                          void (*say)(void *context, const char *kernel, cudaError_t error),
+                          void *context);
+
+/* Writes the templates of tensor maps to device memory; zeros, behind portable_prepare(). */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
 
 /* Brings settings to the device before a launch, with workers of @variants (bit v) then. Nothing of

@@ -63,7 +63,8 @@ static void take(const attnd_backend *backend, int directory, uint32_t variant)
 {
     char kernel[ATTND_KERNEL_NAME_BYTES], name[ATTND_KERNEL_NAME_BYTES + 64], why[300];
     void *image = NULL;
-    snprintf(name, sizeof(name), "%s." ATTND_SOURCES ".cubin", attnd_kernel_name(variant, kernel));
+    snprintf(name, sizeof(name), "%s." ATTND_SOURCES ".%s", attnd_kernel_name(variant, kernel),
+             backend->portable ? "sm_80.fatbin" : "cubin");
     const int found = attnd_modules_read(directory, name, &image, why, sizeof(why));
     if (found < 0)
         backend_say(backend, "module %s", why);

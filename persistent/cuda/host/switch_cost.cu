@@ -36,7 +36,7 @@ struct Words {
 
 /* Stores the time. As text, so that the driver loads it into either context. */
 static const char stamp_text[] = ".version 7.8\n"
-                                 ".target sm_90\n"
+                                 ".target sm_80\n"
                                  ".address_size 64\n"
                                  ".visible .entry attnd_stamp(.param .u64 at)\n"
                                  "{\n"

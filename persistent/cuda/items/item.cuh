@@ -12,8 +12,11 @@
 namespace attnd
 {
 
-/* 16 rows of 256 dims do not fit in the decode loop's registers. */
-template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
+/* Whether there is a decode loop: without Hopper's shared memory a ring has no room for a block of
+ * 256 dims. And the packed rows that it takes at most: 16 of 256 dims do not fit in its registers,
+ * and without Hopper's shared memory 16 of no dims. */
+template <int D> constexpr bool decodes = D <= (portable ? 128 : 256);
+template <int D> constexpr uint32_t decode_rows = D == 256 || portable ? 8 : 16;
 constexpr uint32_t decode_rows_max = 16;
 
 /* Where a packed row of a decode item goes to. */

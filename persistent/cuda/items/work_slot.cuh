@@ -34,16 +34,17 @@ enum Path : uint32_t {
 
 constexpr int work_slots = 2;
 
-/* The work that a worker begins with is no item, but in kernels for latents. For some microseconds,
- * until there is a run and its item is found, most warps have nothing to do, and would then wait
- * for their instructions: 70 ns for each 8 of them, and more where an engine's products have pushed
- * them out of all caches. So consumers execute those of a decode item before, for one whose results
- * nobody reads, each warp a part of them; and a loader warp those that find an item. */
+/* The work that a worker begins with is no item, where there is a decode loop. For some
+ * microseconds, until there is a run and its item is found, most warps have nothing to do, and
+ * would then wait for their instructions: 70 ns for each 8 of them, and more where an engine's
+ * products have pushed them out of all caches. So consumers execute those of a decode item before,
+ * for one whose results nobody reads, each warp a part of them; and a loader warp those that find
+ * an item. */
 constexpr uint32_t warmup = 0;
 /* Consumer warps of a warmup: the first ones ask for keys, the next ones compute on a block of
  * them, one stores what others left, the last one merges. */
 constexpr uint32_t warmup_asks = 4, warmup_stores = 6, warmup_merges = 7;
-template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
+template <int D> constexpr uint32_t first_item = decodes<D> ? 1 : 0;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
 struct WorkSlot {

@@ -266,7 +266,9 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
      * that is not in front of them is done while they are on their way. */
     DecodeQuery<D, Policy, N> query;
-    query.at = shared_address(to.outs + warp * count * decode_out_row<D>);
+    query.at = decode_outs_in_rings
+                   ? shared_address(cta_buffer()) + decode_queries_at + warp * (count * D * 2)
+                   : shared_address(to.outs + warp * count * decode_out_row<D>);
     query.ask(item, lane);
     const bool warms_up = N == 1 && number == warmup;
     const int gap = ring_begin<D, Policy>(ring, number, warp);
@@ -305,6 +307,8 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     }
     if (decode_hides<Policy>(item) && consumers_any(!columns.finite()))
         return decode_spoilt;
+    if (decode_outs_in_rings)
+        consumers_sync(); /* nobody computes on a block any more */
     columns.leave(to, item, warp, lane);
     consumers_sync();
     decode_store<T, D, Policy, count>(item, to.outs, to.states);

@@ -38,13 +38,16 @@ __device__ __forceinline__ DecodeRing ring_taken(const DecodeRing &kept)
             int(uniform(uint32_t(kept.slot))), uniform(kept.wide)};
 }
 
+/* Whether a ring takes the next item's blocks, too: not where the end of an item has its place. */
+constexpr bool rings_run_ahead = !portable;
+
 /* The walk is where the next block is to be loaded from: of this item, or of the next one if that
  * is known. Return: there is a block, and its place is found. */
 template <int D, typename Policy>
 __device__ __forceinline__ bool ring_ready(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                            uint32_t warp, uint32_t lane)
 {
-    if (!ring->ahead && walk_ended(ring->walk)) {
+    if (rings_run_ahead && !ring->ahead && walk_ended(ring->walk)) {
         uint32_t after = number + 1;
         if constexpr (Policy::narrow) /* as lane_anew(): nothing of this before it is wanted */
             asm volatile("" : "+r"(after));

@@ -11,13 +11,21 @@
 namespace attnd
 {
 
-/* Behind the rings and tables: O^T and state of every warp, for the merge. Rows of O^T are padded
- * so that the columns of a quad fall into different banks. */
+/* Behind the rings and tables: Q of every warp, and when that is read O^T and state of every warp,
+ * for the merge; or these where the rings were. Rows of O^T are padded so that the columns of a
+ * quad fall into different banks. */
 template <int D> constexpr int decode_out_row = D + 4; /* floats */
-constexpr uint32_t decode_outs_at = decode_ring_bytes + decode_tables_bytes;
+constexpr uint32_t decode_queries_at = decode_ring_bytes + decode_tables_bytes;
+constexpr bool decode_outs_in_rings = !rings_run_ahead;
+constexpr uint32_t decode_outs_at = decode_outs_in_rings ? 0 : decode_queries_at;
 template <int D>
-constexpr uint32_t decode_shared_bytes = decode_outs_at +
-                                         decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
+constexpr uint32_t decode_outs_bytes = decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
+template <int D>
+constexpr uint32_t decode_shared_bytes = decode_queries_at +
+                                         (decode_outs_in_rings
+                                              ? decode_warps * decode_rows<D> * D * 2
+                                              : decode_outs_bytes<D>);
+static_assert(!decode_outs_in_rings || decode_outs_bytes<128> <= decode_ring_bytes, "room");
 
 /* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
 template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item *item)

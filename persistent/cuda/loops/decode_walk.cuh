@@ -24,12 +24,13 @@ constexpr int decode_warps = consumer_threads / 32;
 static_assert(first_keys == decode_warps * decode_block, "a block for every warp");
 constexpr int32_t decode_stride = decode_warps * decode_block; /* from a block to the next */
 
-/* Of a row of a block; of K, then V; and the ring's depth: 16 KB a warp. */
+/* Of a row of a block; of K, then V; and the ring's depth: 16 KB a warp, or half of that. */
+constexpr int decode_ring_each = portable ? 8192 : 16384;
 template <int D, typename Policy> constexpr int decode_row_bytes = D *kv_bytes<Policy>;
 template <int D, typename Policy>
 constexpr int decode_block_bytes = decode_block *decode_row_bytes<D, Policy> * 2;
 template <int D, typename Policy>
-constexpr int decode_stages = 16384 / decode_block_bytes<D, Policy>;
+constexpr int decode_stages = decode_ring_each / decode_block_bytes<D, Policy>;
 /* Blocks that a warp computes at once: where they are short, as long as as many are on their way.
  */
 template <int D, typename Policy>
@@ -39,7 +40,7 @@ constexpr int decode_together = Policy::narrow &&decode_stages<D, Policy> >= 4 ?
 template <int D, typename Policy>
 constexpr int decode_groups = decode_together<D, Policy> == 2 ? decode_stages<D, Policy> - 1
                                                               : 2 * decode_stages<D, Policy> - 1;
-constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
+constexpr uint32_t decode_ring_bytes = decode_warps * decode_ring_each;
 
 /* A row's chunks of 16 bytes are swizzled by its number, so that ldmatrix finds those of 8 rows in
  * different banks. */

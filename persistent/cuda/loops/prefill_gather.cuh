@@ -17,7 +17,7 @@ namespace attnd
 {
 
 /* A warp's share of a block: at most so many rows, of which a lane finds two or fewer. */
-constexpr uint32_t share_groups = 6, share_rows = 8 * share_groups;
+constexpr uint32_t share_groups = portable ? 3 : 6, share_rows = 8 * share_groups;
 
 /* Where the rows of a loader warp's share lie: of K, and of V, in two blocks. */
 struct GatherPlaces {
@@ -65,7 +65,7 @@ template <typename T, int D, typename Policy> struct Gather {
         const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
         const uint32_t thread = thread_anew(), lane = thread % 32, own = thread / 32 - 1;
         page[0] = uint32_t(__ldcg(pages + place(item, first, own, lane).quotient));
-        if (lane < share_rows - 32)
+        if (share_rows > 32 && lane < share_rows - 32)
             page[1] = uint32_t(__ldcg(pages + place(item, first, own, lane + 32).quotient));
     }
 

@@ -235,7 +235,7 @@ template <typename T, int D, typename Policy> struct Loader {
         if (warp >= loader_warps - q_warps && !q_ahead)
             begin_q(item);
         q_ahead = false;
-        if (!item.run->box_rows) {
+        if (!by_boxes(item.run)) {
             gather(item);
             return;
         }

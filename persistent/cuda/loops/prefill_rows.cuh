@@ -181,15 +181,6 @@ template <int D> __device__ __forceinline__ void scale_o(RowState<D> &state, con
             state.o[part][i] *= fade[i % 4 / 2];
 }
 
-/* Four 8x8 matrices of a warp's accumulators, packed, as rows in shared memory. */
-__device__ __forceinline__ void stmatrix4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
-                                          uint32_t d)
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
 __device__ __forceinline__ uint4 load_shared16(uint32_t address)
 {
     uint4 value;

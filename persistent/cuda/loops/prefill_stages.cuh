@@ -15,13 +15,19 @@ namespace attnd
 
 constexpr int prefill_rows = 128;
 
+/* What fits in 227 KiB, which Hopper has; or in 99, which is what a CTA has on sm_86, sm_89 and
+ * sm_120. */
 template <int D> struct PrefillShape {
-    static constexpr int keys = D == 256 ? 64 : 128;
+    static constexpr int keys = portable ? (D == 64    ? 64
+                                            : D == 128 ? 32
+                                                       : 16)
+                                         : (D == 256 ? 64 : 128);
     static constexpr int panels = D / 64;
     static constexpr int out_columns = D == 64 ? 64 : 128; /* of one instruction */
     static constexpr int out_parts = D / out_columns;
-    static constexpr int stages = D == 64 ? 4 : 2;    /* of K and of V */
-    static constexpr int q_stages = D == 256 ? 1 : 2; /* what fits */
+    /* Of K and of V; and of Q. */
+    static constexpr int stages = portable ? (D == 256 ? 1 : 3) : (D == 64 ? 4 : 2);
+    static constexpr int q_stages = D > (portable ? 64 : 128) ? 1 : 2;
     static constexpr uint32_t q_bytes = prefill_rows * D * 2;
     static constexpr uint32_t kv_bytes = keys * D * 2;
     static constexpr uint32_t v_chunk_bytes =
@@ -30,7 +36,8 @@ template <int D> struct PrefillShape {
     static constexpr uint32_t k_offset = q_stages * q_bytes,
                               v_offset = k_offset + stages * kv_bytes;
     static constexpr uint32_t shared_bytes = v_offset + stages * kv_bytes;
-    static_assert(k_loaders * box_rows_max(D) <= keys, "each of K's loaders has a box of a block");
+    static_assert(portable || k_loaders * box_rows_max(D) <= keys,
+                  "each of K's loaders has a box of a block");
 };
 
 /* Where 16-byte chunk @c of row @r lies in a block. K: [keys / 8][panel][8][64], V: [keys /
@@ -78,6 +85,12 @@ template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &i
     return end > item.kv_begin ? (end - item.kv_begin + keys - 1) / keys : 0;
 }
 
+/* K and V come as boxes of tensor maps. */
+__device__ __forceinline__ bool by_boxes(const ActiveRun *run)
+{
+    return !portable && run->box_rows;
+}
+
 /* Whether the loop for few rows (prefill_few.cuh) has the item: of boxes, and 256 dims leave no
  * registers for it. Only where it is asked for (Settings.paths, bit 3; gpu_drain --paths 15):
  * random batches have not been executed by it on a GPU yet. */
@@ -85,7 +98,7 @@ constexpr uint32_t few_rows = 64;
 template <int D> __device__ __forceinline__ bool takes_few(const Item &item)
 {
     return D <= 128 && cta_work()->settings.paths >> 3 & 1 && item.packed_rows <= few_rows &&
-           item.run->box_rows;
+           by_boxes(item.run);
 }
 
 /* An item that has failed ends early, and all loaders and consumers at the same block. One loader

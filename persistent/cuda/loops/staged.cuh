@@ -2,7 +2,8 @@
  * staged.cuh - attention of one item without tensor cores, for what the fast loops do not
  * take: rotations, strides that do not keep alignment, latents in two planes.
  *
- * All consumers bring 32 keys and values to shared memory as floats, where keys are rotated in
+ * All consumers bring 32 keys and values to shared memory as floats (of latents without Hopper's
+ * shared memory 16), where keys are rotated in
  * place. So a key is converted and rotated once for all rows of a chunk, and nothing is rounded on
  * the way. A warp has rows of its own, and a lane a key for scores, then some dims for o. A result
  * that is not finite goes the naive way: see Prefill::finite().
@@ -24,10 +25,14 @@ constexpr uint32_t staged_warps = consumer_threads / 32;
 /* In shared memory, floats: K [keys][k_row], V [keys][columns], Q [rows][D], weights [rows][keys].
  */
 template <int D> struct StagedShape {
-    static constexpr int keys = 32;
+    static constexpr int keys = portable && D > loop_dim_max ? 16 : 32;
     static constexpr int warp_keys = keys / int(staged_warps); /* that a warp brings */
     static constexpr int at_once = D > loop_dim_max ? 1 : 2;   /* whose loads are in flight */
-    static constexpr int warp_rows = D > loop_dim_max ? 2 : D == 256 ? 4 : 8; /* at most */
+    /* At most; and half as many where shared memory is less. */
+    static constexpr int warp_rows = (D > loop_dim_max ? 2
+                                      : D == 256       ? 4
+                                                       : 8) >>
+                                     (portable && D > 128);
     static constexpr int k_row = D + 4; /* lanes read 16 bytes of a key each: other banks */
     static constexpr int columns = D == latent_dim ? latent_values : D;
     static constexpr int v_offset = keys * k_row, q_offset = v_offset + keys * columns;
@@ -126,7 +131,8 @@ template <typename T, int D, typename Policy, int count> struct StagedRows {
         __syncwarp();
     }
 
-    /* The block of keys in @shared, of which this lane has key @key. @p: this warp's weights. */
+    /* The block of keys in @shared, of which this lane has key @key; INT32_MAX: none. @p: this
+     * warp's weights. */
     __device__ __forceinline__ void see(const Item &item, const float *shared, const float *q,
                                         float *p, int32_t key, uint32_t lane)
     {
@@ -155,7 +161,8 @@ template <typename T, int D, typename Policy, int count> struct StagedRows {
             const float weight = exp2_fast(s[i] - base);
             m[i] = top;
             l[i] = fmaf(l[i], fade, weight);
-            p[i * Shape::keys + lane] = weight;
+            if (Shape::keys == 32 || lane < Shape::keys)
+                p[i * Shape::keys + lane] = weight;
 #pragma unroll
             for (int d = 0; d < D / 32; d++)
                 o[i][d] *= fade;
@@ -254,8 +261,9 @@ __device__ __noinline__ void attend_staged(const Item &item)
                 keys.template put<Policy>(item, shared, mine + b, key + mine + b, lane);
             }
             consumers_sync();
+            const bool has = Shape::keys == 32 || lane < Shape::keys;
             if (rows)
-                state.see(item, shared, q, p, key + int32_t(lane), lane);
+                state.see(item, shared, q, p, has ? key + int32_t(lane) : INT32_MAX, lane);
         }
         if (rows)
             state.store(item, r, rows, lane);

@@ -14,6 +14,8 @@
 #ifndef ATTND_PERSISTENT_CUDA_MACHINE_ATOMICS_CUH
 #define ATTND_PERSISTENT_CUDA_MACHINE_ATOMICS_CUH
 
+#include "persistent/cuda/machine/chip.cuh"
+
 #include <stdint.h>
 
 namespace attnd
@@ -368,22 +370,33 @@ __device__ __forceinline__ void fence_cta()
     __threadfence_block();
 }
 
-/* All kernels in front of this one in its stream are over, and what they stored is seen. */
+/* All kernels in front of this one in its stream are over, and what they stored is seen: where none
+ * begins early that is so. */
 __device__ __forceinline__ void grid_wait()
 {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* Kernels behind this one in its stream may begin beside it, if they were launched to. */
+__device__ __forceinline__ void grid_release()
+{
+    if constexpr (!portable)
+        asm volatile("griddepcontrol.launch_dependents;");
 }
 
 /* Bytes that generic loads and copies wrote to shared memory become visible to wgmma and TMA. */
 __device__ __forceinline__ void fence_proxy_async()
 {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Mbarriers that were made become visible to copies. */
 __device__ __forceinline__ void fence_barrier_init()
 {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /* A tensor map that was written: its release, and the acquire of a thread that copies by it. That
@@ -391,14 +404,16 @@ __device__ __forceinline__ void fence_barrier_init()
  * stores. */
 __device__ __forceinline__ void fence_map_release()
 {
-    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
 }
 
 __device__ __forceinline__ void fence_map_acquire(const void *map)
 {
-    asm volatile("fence.proxy.async.global;\n"
-                 "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map)
-                 : "memory");
+    if constexpr (!portable)
+        asm volatile("fence.proxy.async.global;\n"
+                     "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map)
+                     : "memory");
 }
 
 /* ---- blocks of a cluster ---- */
@@ -409,23 +424,26 @@ __device__ __forceinline__ void fence_map_acquire(const void *map)
 __device__ __forceinline__ void cluster_arrive()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if constexpr (!portable)
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Of the word that lies in shared memory of block @rank as @word does in this one's. */
 __device__ __forceinline__ void cluster_set_bits(uint32_t *word, uint32_t rank, uint32_t bits)
 {
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "red.relaxed.cluster.shared::cluster.or.b32 [there], %2;\n}\n" ::"r"(shared_address(word)),
-        "r"(rank), "r"(bits)
-        : "memory");
+    if constexpr (!portable)
+        asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                     "red.relaxed.cluster.shared::cluster.or.b32 [there], %2;\n}\n" ::"r"(
+                         shared_address(word)),
+                     "r"(rank), "r"(bits)
+                     : "memory");
 }
 
 } // namespace attnd

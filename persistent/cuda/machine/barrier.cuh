@@ -45,16 +45,42 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count)
                  : "memory");
 }
 
-/* True if the phase of @parity is complete; suspends for a moment if it is not. */
-__device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
+/* Now or not: does not suspend. */
+__device__ __forceinline__ bool barrier_peek(uint64_t *barrier, uint32_t parity)
 {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n}\n"
                  : "=r"(done)
                  : "r"(shared_address(barrier)), "r"(parity)
                  : "memory");
+    return done;
+}
+
+/* The same, and where no instruction suspends a thread until then, a short sleep if not. */
+__device__ __forceinline__ bool barrier_doze(uint64_t *barrier, uint32_t parity, uint32_t sleep_ns)
+{
+    const bool done = barrier_peek(barrier, parity);
+    if (!done)
+        __nanosleep(sleep_ns);
+    return done;
+}
+constexpr uint32_t doze_ns = 20, doze_long_ns = 200;
+
+/* True if the phase of @parity is complete; suspends for a moment if it is not. */
+__device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    if constexpr (portable)
+        done = barrier_doze(barrier, parity, doze_ns);
+    else
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
     return done;
 }
 
@@ -80,43 +106,52 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 __device__ __forceinline__ bool barrier_try(uint64_t *barrier, uint32_t parity, uint32_t suspend_ns)
 {
     uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-                 "selp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity), "r"(suspend_ns)
-                 : "memory");
+    if constexpr (portable)
+        done = barrier_doze(barrier, parity, min(suspend_ns, doze_long_ns));
+    else
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity), "r"(suspend_ns)
+                     : "memory");
     return done;
 }
 
-/* Now or not: does not suspend. */
-__device__ __forceinline__ bool barrier_peek(uint64_t *barrier, uint32_t parity)
+/* One arrival of this thread. */
+__device__ __forceinline__ void barrier_arrive_one(uint64_t *barrier)
 {
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-    return done;
+    if constexpr (portable)
+        asm volatile(
+            "{\n.reg .b64 state;\n"
+            "mbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(shared_address(barrier))
+            : "memory");
+    else
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                     : "memory");
 }
 
 /* @count arrivals at once, by one thread. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t count)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(count)
-                 : "memory");
+    if constexpr (portable) {
+        for (uint32_t i = 0; i < count; i++)
+            barrier_arrive_one(barrier);
+    } else {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                     "r"(count)
+                     : "memory");
+    }
 }
 
-/* One arrival that also announces @bytes of bulk copies. */
+/* One arrival that also announces @bytes of bulk copies, of which only Hopper has any. */
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    if constexpr (!portable)
+        asm volatile(
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+            "r"(bytes)
+            : "memory");
 }
 
 /* One arrival a warp, after all its lanes are done. */
@@ -124,8 +159,7 @@ __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                     : "memory");
+        barrier_arrive_one(barrier);
 }
 
 /* This thread's arrival, when every cp.async it has issued so far has landed. */

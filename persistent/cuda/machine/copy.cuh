@@ -50,15 +50,42 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
 }
 
 /* One box of a map of 5 dimensions, the first of which is a panel of 64 dims; @c1 to @c4: where it
- * begins in the others. Bytes are counted on @barrier. */
+ * begins in the others. Bytes are counted on @barrier. Hopper's: elsewhere there are no maps. */
 __device__ __forceinline__ void tma_box(uint32_t to, const TensorMap *map, uint64_t *barrier,
                                         int32_t c1, int32_t c2, int32_t c3, int32_t c4)
 {
     uint32_t barrier_at = shared_address(barrier);
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier_at), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-                 : "memory");
+    if constexpr (!portable)
+        asm volatile(
+            "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+            "l"(map), "r"(barrier_at), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+            : "memory");
+}
+
+/* What a map describes, in its place: from where on; elements of dimensions 1 to 4; bytes from one
+ * element to the next of dimensions 2, 4 and 5 (0, 2 and 3 as the driver's library counts). */
+__device__ __forceinline__ void map_replace(TensorMap *map, const char *base,
+                                            const uint32_t (&sizes)[4],
+                                            const uint64_t (&strides)[3])
+{
+    if constexpr (!portable) {
+        asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
+                     "l"(base)
+                     : "memory");
+        asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;\n"
+                     "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %2;\n"
+                     "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %3;\n"
+                     "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
+                     "r"(sizes[0]), "r"(sizes[1]), "r"(sizes[2]), "r"(sizes[3])
+                     : "memory");
+        asm volatile(
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
+            "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
+            "l"(strides[0]), "l"(strides[1]), "l"(strides[2])
+            : "memory");
+    }
 }
 
 } // namespace attnd

@@ -4,8 +4,11 @@
 #ifndef ATTND_PERSISTENT_CUDA_MACHINE_ELEMENT_CUH
 #define ATTND_PERSISTENT_CUDA_MACHINE_ELEMENT_CUH
 
+#include "persistent/cuda/machine/chip.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <stdint.h>
 #include <type_traits>
 
@@ -39,11 +42,26 @@ struct E5m2 {
     uint8_t bits;
 };
 
+/* Two of e4m3, each in the upper half of 16 bits, as two fp16, exactly, where no instruction does
+ * it: exponents are 8 less than those of fp16. Of the numbers only 0x7f and 0xff are not finite: 1
+ * carries from all of their bits to the sign's place. */
+__device__ __forceinline__ uint32_t widened_by_bits(uint32_t upper)
+{
+    const uint32_t bits = upper >> 1 & 0x3f803f80, beyond = (bits + 0x40804080) & 0x80008000;
+    const uint32_t number = bits | (upper & 0x80008000);
+    const __half2 out =
+        __hmul2(*reinterpret_cast<const __half2 *>(&number), __floats2half2_rn(256.0f, 256.0f));
+    return *reinterpret_cast<const uint32_t *>(&out) | (beyond >> 15) * 0x7e00;
+}
+
 /* Two of them as two fp16, exactly, the first in the low half. */
 __device__ __forceinline__ uint32_t widened_e4m3(uint32_t two)
 {
     uint32_t out;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(uint16_t(two)));
+    if constexpr (portable)
+        out = widened_by_bits(__byte_perm(two, 0, 0x1404));
+    else
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(uint16_t(two)));
     return out;
 }
 
@@ -60,13 +78,19 @@ template <> __device__ __forceinline__ float to_float(E5m2 x)
 template <> __device__ __forceinline__ E4m3 from_float(float x)
 {
     uint16_t out;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(out) : "f"(x));
+    if constexpr (portable)
+        out = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+    else
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(out) : "f"(x));
     return {uint8_t(x != x ? 0x7f : out)};
 }
 template <> __device__ __forceinline__ E5m2 from_float(float x)
 {
     uint16_t out;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %1;" : "=h"(out) : "f"(x));
+    if constexpr (portable)
+        out = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
+    else
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %1;" : "=h"(out) : "f"(x));
     return {uint8_t(x != x ? 0x7f : out)};
 }
 
@@ -91,12 +115,17 @@ template <> struct Narrow<E4m3> {
     template <bool across>
     __device__ static void widen(uint32_t &first, uint32_t &second, uint32_t four)
     {
-        const uint32_t in = across ? __byte_perm(four, 0, 0x3120) : four;
-        /* Taken apart so, the upper half needs no shift: it is named in the conversion. */
-        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
-            "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
-            : "=r"(first), "=r"(second)
-            : "r"(in));
+        if constexpr (portable) {
+            first = widened_by_bits(__byte_perm(four, 0, across ? 0x2404 : 0x1404));
+            second = widened_by_bits(__byte_perm(four, 0, across ? 0x3414 : 0x3424));
+        } else {
+            const uint32_t in = across ? __byte_perm(four, 0, 0x3120) : four;
+            /* Taken apart so, the upper half needs no shift: it is named in the conversion. */
+            asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+                "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+                : "=r"(first), "=r"(second)
+                : "r"(in));
+        }
     }
 };
 template <> struct Narrow<E5m2> {

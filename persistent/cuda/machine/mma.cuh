@@ -4,6 +4,8 @@
 #ifndef ATTND_PERSISTENT_CUDA_MACHINE_MMA_CUH
 #define ATTND_PERSISTENT_CUDA_MACHINE_MMA_CUH
 
+#include "persistent/cuda/machine/chip.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -46,6 +48,27 @@ __device__ __forceinline__ void ldmatrix4_trans(uint32_t (&r)[4], uint32_t addre
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address)
                  : "memory");
+}
+
+/* Four 8x8 matrices of a warp's accumulators, packed, as rows in shared memory. @address: of row
+ * lane % 8 of matrix lane / 8. */
+__device__ __forceinline__ void stmatrix4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                          uint32_t d)
+{
+    if constexpr (portable) {
+        const uint32_t lane = threadIdx.x % 32, part[4] = {a, b, c, d};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t row = __shfl_sync(0xffffffffu, address, i * 8 + lane / 4);
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(row + lane % 4 * 4), "r"(part[i])
+                         : "memory");
+        }
+    } else {
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+            "r"(a), "r"(b), "r"(c), "r"(d)
+            : "memory");
+    }
 }
 
 /* A matrix of 8x8, two elements a lane, transposed. */

@@ -532,11 +532,11 @@ struct Varied {
             const MaskRow mask = varied_row()[lane / 4 + half * 8].mask;
             const uint32_t mine = mask.word(first + int32_t(lane % 4 * 32), item.kv_end);
 #pragma unroll
-            for (int word = 0; word < count / 16; word++) {
+            for (int word = 0; word < (count + 15) / 16; word++) {
                 const uint32_t bits =
                     __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + word) >> lane % 4 * 2;
 #pragma unroll
-                for (int j = 0; j < 4; j++)
+                for (int j = 0; j < min(4, count / 4 - word * 4); j++)
 #pragma unroll
                     for (int e = 0; e < 2; e++)
                         if (!(bits >> (j * 8 + e) & 1))

@@ -241,14 +241,15 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (!attends)
         return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane, known, words) <= decode_rows<D>;
-    const bool latents = D == latent_dim && paths >> 1 & 1 && one_plane(run);
+    const bool latents = !portable && D == latent_dim && paths >> 1 & 1 && one_plane(run);
     if (latents)
         item_cut_by_rows(&slot->item, run, lane);
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
     if (D == latent_dim)
         return latents ? path_prefill : path_naive;
-    return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+    const bool decode = few && decodes<D>;
+    return !(paths >> (decode ? 0 : 1) & 1) ? path_naive : decode ? path_decode : path_prefill;
 }
 
 /* What an item reads of a key and its value. */

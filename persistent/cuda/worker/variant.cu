@@ -72,6 +72,6 @@ __device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND
     attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
     attnd::tile_bytes<ATTND_VARIANT_DIM>,
     sizeof(attnd::EngineSession) + sizeof(attnd::Resident),
-    0,
+    attnd::portable,
 };
 }

@@ -17,6 +17,7 @@
 #include "persistent/cuda/loops/decode.cuh"
 #include "persistent/cuda/loops/latent.cuh"
 #include "persistent/cuda/loops/prefill_few.cuh"
+#include "persistent/cuda/loops/prefill_warps.cuh"
 #include "persistent/cuda/loops/staged.cuh"
 #include "persistent/cuda/worker/fetch.cuh"
 
@@ -24,11 +25,17 @@ namespace attnd
 {
 
 /* Shared memory the inner loops take turns in. */
+constexpr uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
 template <int D>
-constexpr uint32_t tile_bytes =
-    PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
-                                                           : decode_shared_bytes<D>;
-template <> constexpr uint32_t tile_bytes<latent_dim> = LatentShape::shared_bytes;
+constexpr uint32_t tile_bytes = larger(larger(PrefillShape<D>::shared_bytes,
+                                              decodes<D> ? decode_shared_bytes<D> : 0),
+                                       StagedShape<D>::bytes);
+template <>
+constexpr uint32_t tile_bytes<latent_dim> =
+    portable ? StagedShape<latent_dim>::bytes : LatentShape::shared_bytes;
 
 /* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {
@@ -61,6 +68,19 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
     self->blocks = prefill.count;
     self->q_tiles = prefill.q_count;
     return number;
+}
+
+/* The same without wgmma: an item, by warps of their own. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void attend_warps(Consumer<D> *self, const Item &item)
+{
+    PrefillWarp<T, D, Policy> prefill = {self->bars, shared_address(cta_buffer()), self->blocks,
+                                         self->q_tiles};
+    prefill.compute(item);
+    self->blocks = prefill.count;
+    self->q_tiles = prefill.q_count;
+    if (!item.tile.parts_alone)
+        merge_arrive<T, D, Policy>(item);
 }
 
 /* An item of latents. All consumers. */
@@ -138,7 +158,7 @@ __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 template <typename T, typename Policy>
 __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bars)
 {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    registers_more<232>();
     WorkSlots *work = cta_work();
     Consumer<latent_dim> self = {bars, 0, 0};
     for (uint32_t number = 0;; number++) {
@@ -148,7 +168,7 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
             break;
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (Policy::narrow)
+        if constexpr (Policy::narrow || portable)
             consume_other<T, latent_dim, Policy>(slot);
         else if (path == path_prefill)
             attend_latents<T, Policy>(&self, slot->item);
@@ -161,11 +181,11 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
 {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    registers_more<232>();
     WorkSlots *work = cta_work();
     Consumer<D> self = {bars, 0, 0};
     Path before = path_skip;
-    if (consumer_thread() >= 128)
+    if (!portable && consumer_thread() >= 128)
         products_end(1);
     for (uint32_t number = 0;; number++) {
         WorkSlot *slot = work_wait(work, number);
@@ -173,7 +193,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         if (path == path_leave)
             break;
         before = path;
-        if (path == path_decode) { /* stamps the slot when its keys are on their way */
+        if (decodes<D> && path == path_decode) { /* stamps it when its keys are on their way */
             if (last == path_prefill)
                 consumers_sync(); /* the other warpgroup may still read Q, K and V */
             constexpr int groups = decode_rows<D> / 8;
@@ -185,7 +205,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (D <= 128) {
+        if constexpr (D <= 128 && !portable) {
             if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
                 few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
                 if (!slot->item.tile.parts_alone)
@@ -194,8 +214,14 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
                 continue;
             }
         }
-        if (path == path_prefill) {
-            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+        if constexpr (!portable) {
+            if (path == path_prefill) {
+                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+                continue;
+            }
+        } else if (path == path_prefill) {
+            attend_warps<T, D, Policy>(&self, slot->item);
+            work_leave(work, number);
             continue;
         }
         if (consumer_thread() % 32 == 0)
@@ -203,7 +229,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         consume_other<T, D, Policy>(slot);
         work_leave(work, number);
     }
-    if (consumer_thread() < 128)
+    if (!portable && consumer_thread() < 128)
         products_begin(0); /* nobody is left waiting or arrived */
 }
 
@@ -217,7 +243,7 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        if (path == path_prefill) {
+        if (!portable && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
                 fence_proxy_async();
@@ -283,7 +309,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang,
                     EngineLaunch launch)
 {
-    asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
+    grid_release(); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
     WorkSlots *work = cta_work();
     const uint32_t warp = threadIdx.x / 32;
@@ -328,7 +354,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         else
             consume<T, D, Policy>(&bars);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        registers_fewer<40>();
         const uint32_t worker = first_worker + blockIdx.x;
         const bool warms_up = first_item<D> != 0 && warp == 1 && !launch.plan;
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)

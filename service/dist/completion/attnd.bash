@@ -17,7 +17,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
             "--prefill-engines= --route= --samples= --seed= --services= --skip-bad --socket= --spawn" \
             "--time-scale= --trace= --version $help"
         ;;
-    attnd-variant) echo "--help --list --modules= --version" ;;
+    attnd-variant) echo "--arch= --help --list --modules= --version" ;;
     attnctl) echo "--help --version" ;;
     'attnctl top') echo "--interval= --json --once --socket= $help" ;;
     'attnctl monitor') echo "--count= --faults --json --session= --socket= $help" ;;
@@ -37,7 +37,8 @@ _attnd_sessions() {
 _attnd_values() { # PROGRAM OPTION
     case $2 in
     --backend | -b) echo 'auto cpu cuda' ;;
-    --isa) echo 'avx512 avx2 portable' ;;
+    --isa) echo 'avx512 avx2 portable sm_90a sm_80' ;;
+    --arch) echo 'sm_90a sm_80' ;;
     --residency) echo 'auto elastic shared exclusive' ;;
     --cascade) echo 'off hint auto' ;;
     --execute) echo 'auto engine service' ;;

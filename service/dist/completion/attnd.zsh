@@ -31,7 +31,7 @@ _attnd_daemon() {
         '--heap=[memory for plans]:size' \
         '--host-cache=[host memory below the prefix trees]:size' \
         '--host-memory-max=[host memory of all sessions]:size' \
-        '--isa=[instruction set of the CPU worker]:name:(avx512 avx2 portable)' \
+        '--isa=[instruction set of the worker]:name:(avx512 avx2 portable sm_90a sm_80)' \
         '--log-level=[what is logged]:level:(error warning info debug)' \
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
@@ -135,6 +135,7 @@ _attnctl() {
 _attnd_variant() {
     _arguments '(-h --help)'{-h,--help}'[print the options]' '--version[print the version]' \
         '--list[name all kernels]' '--modules=[where the files go]:directory:_files -/' \
+        '--arch=[for which GPUs]:name:(sm_90a sm_80)' \
         '*:kernel:($(attnd-variant --list 2>/dev/null))'
 }
 

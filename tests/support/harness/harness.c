@@ -105,7 +105,7 @@ static void notify_open(struct harness *harness)
 static int backend_options(const char **arguments, int count)
 {
     const char *backend = getenv("ATTND_TEST_BACKEND"), *reserve = getenv("ATTND_TEST_RESERVE"),
-               *execute = getenv("ATTND_TEST_EXECUTE");
+               *execute = getenv("ATTND_TEST_EXECUTE"), *isa = getenv("ATTND_TEST_ISA");
 
     if (backend) {
         arguments[count++] = "--backend";
@@ -117,6 +117,10 @@ static int backend_options(const char **arguments, int count)
     } else if (reserve) {
         arguments[count++] = "--reserve";
         arguments[count++] = reserve;
+    }
+    if (isa) {
+        arguments[count++] = "--isa";
+        arguments[count++] = isa;
     }
     if (execute) {
         arguments[count++] = "--execute";

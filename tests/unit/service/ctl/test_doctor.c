@@ -163,10 +163,10 @@ static void driver_and_device_are_judged(void **state)
     attnd_doctor_device(&gpu, &finding);
     expect(&finding, "gpu", ATTND_HEALTH_WARN, "none");
     gpu.count = 2;
-    strcpy(gpu.name, "NVIDIA A100");
-    gpu.capability = 80;
+    strcpy(gpu.name, "NVIDIA T4");
+    gpu.capability = 75;
     attnd_doctor_device(&gpu, &finding);
-    expect(&finding, "gpu", ATTND_HEALTH_FAIL, "A100: compute capability 8.0");
+    expect(&finding, "gpu", ATTND_HEALTH_FAIL, "T4: compute capability 7.5");
     strcpy(gpu.name, "NVIDIA H100");
     gpu.capability = 90;
     attnd_doctor_device(&gpu, &finding);
@@ -174,6 +174,12 @@ static void driver_and_device_are_judged(void **state)
     gpu.exports = 1;
     attnd_doctor_device(&gpu, &finding);
     expect(&finding, "gpu", ATTND_HEALTH_OK, "the first of 2, unless attnd --device");
+    strcpy(gpu.name, "NVIDIA A100");
+    gpu.capability = 80;
+    attnd_doctor_device(&gpu, &finding);
+    expect(&finding, "gpu", ATTND_HEALTH_WARN,
+           "A100: compute capability 8.0 has the kernels of sm_80");
+    gpu.capability = 90;
     gpu.compute_mode = 2;
     attnd_doctor_device(&gpu, &finding);
     expect(&finding, "gpu", ATTND_HEALTH_FAIL, "prohibits");

@@ -42,8 +42,8 @@ static void put(const char *name, const char *text)
 /* A program in bin/, as installed. */
 static int setup(void **state)
 {
-    static const char *const folders[] = {"bin", "bin/kernels", "lib", "lib/attnd",
-                                          "lib/attnd/kernels"};
+    static const char *const folders[] = {"bin",       "bin/kernels",       "lib",
+                                          "lib/attnd", "lib/attnd/kernels", "bin/kernels/portable"};
     (void)state;
     snprintf(root, sizeof(root), "/tmp/attnd-test-XXXXXX");
     assert_non_null(mkdtemp(root));
@@ -56,7 +56,9 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    static const char *const names[] = {"bin/kernels/engine.fatbin",
+    static const char *const names[] = {"bin/kernels/portable/engine.fatbin",
+                                        "bin/kernels/portable",
+                                        "bin/kernels/engine.fatbin",
                                         "bin/kernels/64_bf16_varied.fatbin",
                                         "lib/attnd/kernels/engine.fatbin",
                                         "bin/attnd-worker",
@@ -71,13 +73,16 @@ static int teardown(void **state)
     return rmdir(root);
 }
 
+/* The worker's. */
+static const char *isa = "sm_90a";
+
 /* What the file says; NULL: there is none, and the fault is checked. */
 static const char *text_of(const struct attnd_options *options, uint32_t kernel)
 {
     static char text[32];
     uint64_t bytes;
     int fd;
-    const int rc = attnd_kernel_file_open(options, kernel, &fd, &bytes, &fault);
+    const int rc = attnd_kernel_file_open(options, isa, kernel, &fd, &bytes, &fault);
     if (rc < 0) {
         assert_int_equal(rc, -ATTND_E_UNSUPPORTED);
         assert_int_equal(fault.field, ATTND_F_BACKEND);
@@ -94,11 +99,11 @@ static void they_lie_beside_the_worker_that_was_named(void **state)
 {
     const struct attnd_options options = {.worker_path = worker};
     (void)state;
-    assert_int_equal(attnd_kernel_files_are_there(&options), 0);
+    assert_int_equal(attnd_kernel_files_are_there(&options, isa), 0);
     assert_null(text_of(&options, ATTND_KERNELS));
     put("bin/kernels/engine.fatbin", "beside");
     put("lib/attnd/kernels/engine.fatbin", "installed");
-    assert_int_equal(attnd_kernel_files_are_there(&options), 1);
+    assert_int_equal(attnd_kernel_files_are_there(&options, isa), 1);
     assert_string_equal(text_of(&options, ATTND_KERNELS), "beside");
 }
 
@@ -125,6 +130,19 @@ static void a_worker_that_path_finds_has_them_beside_it(void **state)
     assert_int_equal(setenv("PATH", before ? before : "", 1), 0);
 }
 
+static void a_worker_that_is_no_hopper_s_has_files_of_its_own(void **state)
+{
+    const struct attnd_options options = {.worker_path = worker};
+    (void)state;
+    put("bin/kernels/engine.fatbin", "of Hopper");
+    isa = "sm_80";
+    assert_int_equal(attnd_kernel_files_are_there(&options, isa), 0);
+    put("bin/kernels/portable/engine.fatbin", "of all");
+    assert_string_equal(text_of(&options, ATTND_KERNELS), "of all");
+    isa = "sm_90a";
+    assert_string_equal(text_of(&options, ATTND_KERNELS), "of Hopper");
+}
+
 static void the_varied_kernel_stands_in_for_the_plain_one_only(void **state)
 {
     const struct attnd_options options = {.worker_path = worker};
@@ -142,10 +160,10 @@ static void what_is_empty_or_no_file_is_none(void **state)
     const struct attnd_options options = {.worker_path = worker};
     (void)state;
     put("bin/kernels/engine.fatbin", "");
-    assert_int_equal(attnd_kernel_files_are_there(&options), 0);
+    assert_int_equal(attnd_kernel_files_are_there(&options, isa), 0);
     assert_int_equal(remove(at("bin/kernels/engine.fatbin")), 0);
     assert_int_equal(mkfifo(at("bin/kernels/engine.fatbin"), 0700), 0); /* would wait for ever */
-    assert_int_equal(attnd_kernel_files_are_there(&options), 0);
+    assert_int_equal(attnd_kernel_files_are_there(&options, isa), 0);
 }
 
 static void a_number_that_no_kernel_has_is_refused(void **state)
@@ -154,7 +172,7 @@ static void a_number_that_no_kernel_has_is_refused(void **state)
     uint64_t bytes;
     int fd;
     (void)state;
-    assert_int_equal(attnd_kernel_file_open(&options, ATTND_KERNELS + 1, &fd, &bytes, &fault),
+    assert_int_equal(attnd_kernel_file_open(&options, isa, ATTND_KERNELS + 1, &fd, &bytes, &fault),
                      -ATTND_E_RANGE);
     assert_int_equal(fault.field, ATTND_F_KERNEL);
     assert_int_equal(fault.limit, ATTND_KERNELS);
@@ -168,6 +186,7 @@ int main(void)
         CASE(they_lie_beside_the_worker_that_was_named),
         CASE(or_where_they_are_installed),
         CASE(a_worker_that_path_finds_has_them_beside_it),
+        CASE(a_worker_that_is_no_hopper_s_has_files_of_its_own),
         CASE(the_varied_kernel_stands_in_for_the_plain_one_only),
         CASE(what_is_empty_or_no_file_is_none),
         CASE(a_number_that_no_kernel_has_is_refused),
