@@ -21,7 +21,7 @@ namespace
 struct Options {
     std::string only;     /* part of a name; or, with a comma, whole names */
     std::string portable; /* folder of kernels that take the place of those built in */
-    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
+    uint32_t paths = attnd::paths_all, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
 };
 
 /* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
@@ -58,7 +58,7 @@ cudaError_t prepare(Options &options)
     if (options.portable.empty())
         return attnd::resident_prepare();
     const cudaError_t error = attnd::portable_prepare(0);
-    options.paths &= ~4u; /* no tensor maps */
+    options.paths &= attnd::paths_without_maps;
     if (!error && !attnd::portable_kernels(options.portable.c_str(), refuse, NULL))
         fprintf(stderr, "no kernels in %s\n", options.portable.c_str());
     return error;

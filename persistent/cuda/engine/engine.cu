@@ -337,7 +337,7 @@ extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint
     settings->templates = session->templates;
     settings->memories = session->memories;
     settings->workers = workers;
-    settings->paths = 7;
+    settings->paths = attnd::paths_all;
 }
 
 extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session, attnd_engine_run run)

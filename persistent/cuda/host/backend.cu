@@ -113,7 +113,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.host = backend->words; /* one address on both sides */
     settings.records = trace_head(backend->queue_device, queue->trace_offset_bytes);
     settings.workers = uint32_t(backend->workers);
-    settings.paths = backend->portable ? 3 : 7; /* no tensor maps */
+    settings.paths = backend->portable ? attnd::paths_without_maps : attnd::paths_all;
     const bool elastic = backend->residency == ATTND_RESIDENCY_ELASTIC;
     settings.drain = elastic && !settings.reserved;
     settings.transient = queue->runs_transient;

@@ -78,7 +78,7 @@ cudaError_t solo_open(Solo *solo, uint64_t heap_bytes, uint32_t workers, uint64_
     r.queue = solo_head(*solo);
     r.host = solo->words;
     r.workers = workers;
-    r.paths = 7;
+    r.paths = paths_all;
     r.transient = solo_entries; /* nothing is prepared */
     return cudaSuccess;
 }

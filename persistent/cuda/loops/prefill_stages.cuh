@@ -92,8 +92,7 @@ __device__ __forceinline__ bool by_boxes(const ActiveRun *run)
 }
 
 /* Whether the loop for few rows (prefill_few.cuh) has the item: of boxes, and 256 dims leave no
- * registers for it. Only where it is asked for (Settings.paths, bit 3; gpu_drain --paths 15):
- * random batches have not been executed by it on a GPU yet. */
+ * registers for it. */
 constexpr uint32_t few_rows = 64;
 template <int D> __device__ __forceinline__ bool takes_few(const Item &item)
 {

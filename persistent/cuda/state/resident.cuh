@@ -120,6 +120,10 @@ struct alignas(16) MailboxSums {
     unsigned long long unused;
 };
 
+/* Of Settings.paths: decode, prefill, tensor maps, and the prefill loop for few rows. What none of
+ * them executes goes the plain way. */
+constexpr uint32_t paths_all = 15, paths_without_maps = 3;
+
 /* Set before a launch, constant after it. A CTA has a copy in shared memory: an acquire empties the
  * L1. */
 struct Settings {
@@ -134,9 +138,7 @@ struct Settings {
     TensorMap *templates;         /* [map_templates] */
     int64_t host_clock_offset_ns; /* CLOCK_MONOTONIC - globaltimer */
     uint32_t workers;
-    /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive; bit 3: the
-     * prefill loop for few rows, too */
-    uint32_t paths;
+    uint32_t paths;                     /* bits: inner loops that may be used */
     uint32_t drain;                     /* 1: leave when nothing is left to take, drained() */
     uint32_t kernels;                   /* bit v: workers of variant v are resident */
     uint32_t resident;                  /* bit v: some that execute runs of variant v are */

@@ -291,7 +291,7 @@ __device__ __forceinline__ void engine_settings(WorkSlots *work, const EngineLau
 {
     work->settings.runs = launch.session->active;
     work->settings.workers = gridDim.x;
-    work->settings.paths = 7;
+    work->settings.paths = paths_all;
     work->settings.reserved = 0;
     work->launch = launch;
     work->over = 0;
