@@ -445,7 +445,16 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_begin(const struct attnd_cut_shape *
                 : 0;
 }
 
-/* As attnd_item_cost() in plan/plan.h. */
+/* A key's part of the next. */
+static ATTND_HOST_DEVICE float attnd_cut_key_cost(const struct attnd_cut_shape *shape,
+                                                  uint32_t packed_rows)
+{
+    if (shape->pace.rows_step <= 1)
+        return (float)(ATTND_CUT_COST_KEY + packed_rows);
+    return attnd_cut_key_ns(shape, packed_rows) / shape->pace.row_ns;
+}
+
+/* As attnd_plan_tile_cost() in plan/times.c. */
 static ATTND_HOST_DEVICE uint32_t attnd_cut_cost(const struct attnd_cut_shape *shape,
                                                  const struct attnd_cut *cut, uint32_t b,
                                                  uint32_t part)
@@ -454,9 +463,10 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_cost(const struct attnd_cut_shape *s
                    last = cut->first[b] + cut->keys[b];
     const uint32_t from = begin > cut->first[b] ? begin : cut->first[b];
     const uint32_t to = part + 1 < cut->parts[b] ? attnd_cut_begin(shape, cut, b, part + 1) : last;
-    const uint32_t cost_key = ATTND_CUT_COST_KEY + attnd_cut_packed(shape, cut, b);
+    const float keys = to > from ? (float)(to - from) : 0.0f;
+    const float cost = keys * attnd_cut_key_cost(shape, attnd_cut_packed(shape, cut, b));
 
-    return (to > from ? to - from : 0) * cost_key + ATTND_CUT_COST_TILE;
+    return (uint32_t)cost + ATTND_CUT_COST_TILE;
 }
 
 /* The block of tile @t, of @blocks. */

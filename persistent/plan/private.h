@@ -164,6 +164,9 @@ void attnd_plan_take_times(struct attnd_plan *plan);
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_again_ns() - the same if others have just read the key. */
 double attnd_plan_again_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_tile_cost() - what a tile is ordered by: attnd_item_cost(), or its time in units of a
+ * packed row's, where rows are computed in steps: then few rows take as long as many. */
+uint64_t attnd_plan_tile_cost(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
 /** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */

@@ -135,7 +135,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         const uint32_t from = begin > block->first ? begin : block->first;
         const uint32_t to = part < all && end < last ? end : last;
         const uint32_t keys = to > from ? to - from : 0;
-        const uint64_t cost = attnd_item_cost(keys, rows);
+        const uint64_t cost = attnd_plan_tile_cost(plan, keys, rows);
         struct attnd_tile *tile = &plan->built[tiles++];
         clear_tile(tile);
         tile->entry = block->entry;

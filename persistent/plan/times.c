@@ -73,6 +73,14 @@ double attnd_plan_again_ns(const struct attnd_plan *plan, uint32_t packed_rows)
     return key_ns(plan, packed_rows, plan->times.again_ns);
 }
 
+uint64_t attnd_plan_tile_cost(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows)
+{
+    if (plan->limits.target.rates.rows_step <= 1)
+        return attnd_item_cost(keys, packed_rows);
+    const double rows = attnd_plan_key_ns(plan, packed_rows) / plan->times.row_ns;
+    return (uint64_t)(keys * rows) + ATTND_COST_TILE;
+}
+
 double attnd_plan_start_ns(const struct attnd_plan *plan)
 {
     return plan->times.start_ns;

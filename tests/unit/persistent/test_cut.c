@@ -367,7 +367,7 @@ static double finish_of(const struct attnd_tile *of, uint32_t count, double stre
         const struct attnd_tile *tile = &of[item / shape.heads_kv];
         const uint32_t packed = tile->row_count * shape.group;
         const double keys =
-            (double)(tile->cost - ATTND_CUT_COST_TILE) / (ATTND_CUT_COST_KEY + packed);
+            (tile->cost - ATTND_CUT_COST_TILE) / (double)attnd_cut_key_cost(&shape, packed);
         double ns = keys * (double)attnd_cut_key_ns(&shape, packed) + 300;
 
         if (tile->tile_class == ATTND_TILE_MEMORY)

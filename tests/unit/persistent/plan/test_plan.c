@@ -309,6 +309,20 @@ static void causal_blocks_cost_only_what_they_see(void **state)
     assert_true(plan_tiles(&c)[0].cost > 40 * plan_tiles(&c)[tiles - 1].cost);
 }
 
+static void few_last_rows_are_begun_first_where_they_take_as_long_as_many(void **state)
+{
+    (void)state;
+    c.limits.target.rates = (struct attnd_plan_rates){5200, 60, 60, 4400, 128};
+    c.limits.target.tile_workers = 131;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+    level(1, 1000, 1000); /* the last 8 tokens see all keys */
+    const uint32_t tiles = plan()->tiles;
+    assert_int_equal(tiles, 32);
+    assert_int_equal(plan_tiles(&c)[0].row_count, 8);
+    for (uint32_t t = 1; t < tiles; t++)
+        assert_true(plan_tiles(&c)[t].row_begin < plan_tiles(&c)[t - 1].row_begin);
+}
+
 static void queries_longer_than_their_keys_are_legal(void **state)
 {
     (void)state;
@@ -540,6 +554,7 @@ int main(void)
         TEST(a_long_chunk_on_a_million_keys_is_planned),
         TEST(limits_of_another_page_size_than_the_pools_are_refused),
         TEST(causal_blocks_cost_only_what_they_see),
+        TEST(few_last_rows_are_begun_first_where_they_take_as_long_as_many),
         TEST(queries_longer_than_their_keys_are_legal),
         TEST(tiles_are_whole_tokens_whatever_the_group),
         TEST(a_group_larger_than_a_tile_makes_tiles_of_one_token),
