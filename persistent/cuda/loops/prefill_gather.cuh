@@ -39,7 +39,7 @@ template <typename T, int D, typename Policy> struct Gather {
     static constexpr uint32_t groups = Shape::keys / 8; /* of all warps */
     static constexpr uint32_t shares = (groups + loader_warps - 1) / loader_warps;
     /* Rows of which a warp copies a part at once; none of theirs is swizzled by `other`. */
-    static constexpr uint32_t chunks = D / 8, step = Policy::narrow ? 1 : 32 / chunks;
+    static constexpr uint32_t chunks = D * kv_bytes<Policy> / 16, step = 32 / chunks;
     static constexpr uint32_t other = step == 1 ? 8 : 1;
     static_assert(shares <= share_groups, "room for places");
     uint32_t warp;
@@ -142,62 +142,6 @@ template <typename T, int D, typename Policy> struct Gather {
                            reinterpret_cast<const char *>(at[n / step] + lines.inside),
                            int32_t(i * loader_warps * 8 + n) < lines.left ? 16 : 0);
         }
-    }
-
-    /* The same of fp8. @left and @to as of lines(). */
-    template <bool values>
-    __device__ __forceinline__ void convert(const Item &item, uint32_t table, int32_t left,
-                                            uint32_t to) const
-    {
-        if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
-            widen<E4m3, values>(item, table, left, to);
-        else
-            widen<E5m2, values>(item, table, left, to);
-    }
-
-    /* Rows of fp8 through registers: 16 elements a lane, a few lines in flight. */
-    template <typename KV, bool values>
-    __device__ __forceinline__ void widen(const Item &item, uint32_t table, int32_t left,
-                                          uint32_t to) const
-    {
-        constexpr uint32_t pieces = D / 16, rows = 32 / pieces, at_once = 2;
-        const attnd_plan_head &plan = item.run->plan;
-        const uint32_t lane = threadIdx.x % 32, c = lane % pieces;
-        const bool in = values ? Policy::in_vo(plan, c * 16) : Policy::in_qk(plan, c * 16);
-#pragma unroll 1
-        for (uint32_t first = lane / pieces; first < share_rows; first += at_once * rows) {
-            uint4 piece[at_once];
-#pragma unroll
-            for (uint32_t i = 0; i < at_once; i++) {
-                const uint32_t r = first + i * rows;
-                const uint32_t row = (warp + r / 8 * loader_warps) * 8 + r % 8;
-                piece[i] = {};
-                if (in && int32_t(row) < min(left, Shape::keys))
-                    piece[i] = __ldcg(reinterpret_cast<const uint4 *>(load_shared8(
-                                          gather_places(warp, table, values) + r * 8)) +
-                                      c);
-            }
-#pragma unroll
-            for (uint32_t i = 0; i < at_once; i++) {
-                const uint32_t r = first + i * rows;
-                const uint32_t row = (warp + r / 8 * loader_warps) * 8 + r % 8;
-                if (row >= uint32_t(Shape::keys))
-                    continue;
-                put<KV>(to + place_in_block<D, values>(row, c * 2), piece[i].x, piece[i].y);
-                put<KV>(to + place_in_block<D, values>(row, c * 2 + 1), piece[i].z, piece[i].w);
-            }
-        }
-    }
-
-    /* Eight of them to shared memory at @to. */
-    template <typename KV>
-    __device__ static __forceinline__ void put(uint32_t to, uint32_t low, uint32_t high)
-    {
-        uint4 out;
-        Narrow<KV>::template widen<false>(out.x, out.y, low);
-        Narrow<KV>::template widen<false>(out.z, out.w, high);
-        store_shared16(to, make_uint4(from_halves<T>(out.x), from_halves<T>(out.y),
-                                      from_halves<T>(out.z), from_halves<T>(out.w)));
     }
 };
 

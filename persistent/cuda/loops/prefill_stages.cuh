@@ -33,6 +33,12 @@ template <int D> struct PrefillShape {
     static_assert(k_loaders * box_rows_max(D) <= keys, "each of K's loaders has a box of a block");
 };
 
+/* Behind it, of fp8: a plane of a block as it came, of 8 bits (prefill_widen.cuh). */
+template <int D> constexpr uint32_t raw_offset = PrefillShape<D>::shared_bytes;
+template <int D> constexpr uint32_t raw_bytes = PrefillShape<D>::keys * D;
+template <int D, typename Policy>
+constexpr uint32_t prefill_shared_bytes = raw_offset<D> + (Policy::narrow ? raw_bytes<D> : 0);
+
 /* Where 16-byte chunk @c of row @r lies in a block. K: [keys / 8][panel][8][64], V: [keys /
  * 16][panel][16][64], so that a box brings all dims of its tokens. */
 template <int D, bool values>

@@ -24,11 +24,12 @@ namespace attnd
 {
 
 /* Shared memory the inner loops take turns in. */
-template <int D>
-constexpr uint32_t tile_bytes =
-    PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
-                                                           : decode_shared_bytes<D>;
-template <> constexpr uint32_t tile_bytes<latent_dim> = LatentShape::shared_bytes;
+template <int D, typename Policy>
+constexpr uint32_t tile_bytes = prefill_shared_bytes<D, Policy> > decode_shared_bytes<D>
+                                    ? prefill_shared_bytes<D, Policy>
+                                    : decode_shared_bytes<D>;
+template <typename Policy>
+constexpr uint32_t tile_bytes<latent_dim, Policy> = LatentShape::shared_bytes;
 
 /* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {
@@ -99,7 +100,7 @@ __device__ __forceinline__ void attend_few_or_many(const Item &item)
 template <typename T, int D, typename Policy>
 __device__ __noinline__ void consume_staged(const WorkSlot *slot)
 {
-    static_assert(StagedShape<D>::bytes <= tile_bytes<D>, "its part of shared memory");
+    static_assert(StagedShape<D>::bytes <= tile_bytes<D, Policy>, "its part of shared memory");
     const Item &item = slot->item;
     if (slot->path == path_append) {
         append_item<T, Policy>(item, slot->index);
@@ -185,7 +186,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (D <= 128) {
+        if constexpr (D <= 128 && !Policy::narrow) {
             if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
                 few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
                 if (!slot->item.tile.parts_alone)
@@ -234,6 +235,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
     WorkSlots *work = cta_work();
     Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    if constexpr (Policy::narrow)
+        Widen<T, D, Policy>::begin();
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
@@ -356,7 +359,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
 
 template <typename T, int D, typename Policy> Variant variant_of()
 {
-    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck, tile_bytes<D>};
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck,
+            tile_bytes<D, Policy>};
 }
 
 } // namespace attnd
