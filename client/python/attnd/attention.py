@@ -308,7 +308,7 @@ class BatchAttention:
             self._refusal.batch = True
         if batch.refused < batch.sets or now is None:
             return
-        self._planned = None
+        self._planned = self._shape = None
         self.session.forget(batch.number)
         if batch is not now:  # what is there now was set since
             while now is not None and now.before is not batch:
@@ -511,7 +511,7 @@ class BatchAttention:
         costs nothing, unless tensors are among the options."""
         said = requests, rows, num_qo_heads, options
         plain = all(isinstance(x, (int, float, str, type(None))) for x in options.values())
-        if plain and self._plan is not None and said == self._shape:
+        if plain and self._now is not None and said == self._shape:
             return
         arrays = _device_plan.arrays_of(requests, rows)
         self.plan(*arrays, num_qo_heads, **options, wait=True)
@@ -546,7 +546,9 @@ class BatchAttention:
         )  # fmt: skip
         handle = _stream(torch, stream).cuda_stream
         checked(
-            cuda().attnd_cuda_plan_on_stream(native, self._plan, self.lane, c.byref(args), handle)
+            cuda().attnd_cuda_plan_on_stream(
+                native, self._now.plan, self.lane, c.byref(args), handle
+            )
         )
 
     def prepare(

@@ -54,6 +54,15 @@ class AttentionTest(ServiceTest):
                 o, lse = self.attention.run(q, self.pool.kv_cache(1), lse=True)
                 self.check(batch, q, o, lse, causal=causal)
 
+    def test_a_shape_is_planned_once_and_anew_behind_another_plan(self):
+        for _ in range(2):
+            self.attention.plan_shape(4, 9, HEADS, causal=True)
+            self.assertEqual(self.attention.rows, 9)
+        batch = Batch(self.draw, PAGES, PAGE)
+        self.attention.plan(*batch.csr(), HEADS)
+        self.attention.plan_shape(4, 9, HEADS, causal=True)
+        self.assertEqual(self.attention.rows, 9)
+
     def test_flashinfers_names_and_a_scale_of_ones_own(self):
         batch = Batch(self.draw, PAGES, PAGE)
         qo, kv, indices, last = batch.csr()

@@ -47,20 +47,27 @@ static_assert(offsetof(EnginePlan, decision) == 32 * 16 && offsetof(EnginePlan, 
                   run_copy_bytes == 32 * 16,
               "vectors");
 
-__device__ __forceinline__ EngineBrought *engine_brought()
+/* Latents leave no room beside their tiles: there it lies where Q comes, which the loaders ask for
+ * when there is an item. */
+template <int D> __device__ __forceinline__ EngineBrought *engine_brought()
 {
-    __shared__ EngineBrought brought;
-    return &brought;
+    if constexpr (D == latent_dim) {
+        return reinterpret_cast<EngineBrought *>(cta_buffer());
+    } else {
+        __shared__ EngineBrought brought;
+        return &brought;
+    }
 }
 
 /* A worker's first item is that of its own number, and lies resolved in the plan's block. It comes
  * with all that the worker needs to know of the run, in one trip, while the CTA makes itself ready.
  * Whatever was in front of the run in its stream is over then. The fetch warp. */
+template <int D>
 __device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t worker)
 {
     constexpr uint32_t of_first = sizeof(EngineFirst) / 16;
     static_assert(of_first <= 32, "a vector a lane");
-    EngineBrought *to = engine_brought();
+    EngineBrought *to = engine_brought<D>();
     const uint32_t lane = threadIdx.x % 32;
     const uint4 *plan = reinterpret_cast<const uint4 *>(launch.plan);
     grid_wait();
@@ -79,11 +86,12 @@ __device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t 
 
 /* What engine_ask() has asked for is here. The whole warp. @tile, @words: of the item, as
  * work_fill() wants them. Return: the item. */
+template <int D>
 __device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *tile, ItemWords *words)
 {
     const uint32_t lane = threadIdx.x % 32;
     const EngineLaunch launch = fetch->work->launch;
-    const EngineBrought *brought = engine_brought();
+    const EngineBrought *brought = engine_brought<D>();
     const EngineFirst *first = reinterpret_cast<const EngineFirst *>(brought->first);
     cp_async_wait<0>();
     __syncwarp();
@@ -150,7 +158,7 @@ __device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t numbe
     uint32_t item = nothing;
     *known = false;
     if (!fetch->copied) {
-        item = engine_begin(fetch, tile, words);
+        item = engine_begin<D>(fetch, tile, words);
         *entry = fetch->work->launched;
         *known = !copied_run(fetch)->plan.compute_tiles;
     } else if (claims_late(fetch, number)) {

@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
     const uint32_t warp = threadIdx.x / 32;
     if (launch.plan) {
         if (warp == 0)
-            engine_ask(launch, first_worker + blockIdx.x);
+            engine_ask<D>(launch, first_worker + blockIdx.x);
         if (threadIdx.x == 0)
             engine_settings(work, launch);
     } else if (threadIdx.x < sizeof(Settings) / 4) {
