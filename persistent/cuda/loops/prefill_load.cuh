@@ -4,9 +4,9 @@
  *
  * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), all dims
  * of box_rows tokens each (16 of V), at most one a lane. Elsewhere all loader warps gather rows
- * (prefill_gather.cuh): any page size, any strides of 16 bytes. Of 8 bits they always do, and convert
- * (prefill_widen.cuh). Q always comes by cp.async: its
- * packed rows are (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
+ * (prefill_gather.cuh): any page size, any strides of 16 bytes. What has 8 bits they always gather,
+ * and convert (prefill_widen.cuh). Q always comes by cp.async: its packed rows are (token, head)
+ * pairs. Loaders run ahead of the consumers, into the next item too.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_LOAD_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_LOAD_CUH
@@ -253,9 +253,9 @@ template <typename T, int D, typename Policy> struct Loader {
             /* Looked at anew where it is wanted: no block is reached that is below the floor. */
             const auto more = [&] { return block >= floor_blocks<D>(item); };
             if (more())
-                widen_plane<KV, false>(begun ? Wide::template lines<true>(item, block + 1)
-                                              : block ? Wide::template lines<false>(item, block - 1)
-                                                      : Wide::template lines<true>(item, block));
+                widen_plane<KV, false>(begun   ? Wide::template lines<true>(item, block + 1)
+                                       : block ? Wide::template lines<false>(item, block - 1)
+                                               : Wide::template lines<true>(item, block));
             if (begun) {
                 typename Wide::Lines next = {};
                 if (block > 0 && more()) {

@@ -35,7 +35,7 @@ template <int D> struct PrefillShape {
 
 /* Behind it, of fp8: a plane of a block as it came, of 8 bits (prefill_widen.cuh). */
 template <int D> constexpr uint32_t raw_offset = PrefillShape<D>::shared_bytes;
-template <int D> constexpr uint32_t raw_bytes = PrefillShape<D>::keys * D;
+template <int D> constexpr uint32_t raw_bytes = PrefillShape<D>::keys *D;
 template <int D, typename Policy>
 constexpr uint32_t prefill_shared_bytes = raw_offset<D> + (Policy::narrow ? raw_bytes<D> : 0);
 

@@ -16,10 +16,11 @@ namespace attnd
 {
 
 /* Page ids of a loader warp's share of a block, of two of them: a lane copies those that it reads.
- */
+ * Aligned, because a lane's place is found by an XOR. */
 __device__ __forceinline__ uint32_t page_ids(uint32_t warp, uint32_t table)
 {
-    __shared__ uint32_t ids[loader_warps][2][share_rows];
+    __shared__ __align__(256) uint32_t ids[loader_warps][2][64];
+    static_assert(share_rows <= 64, "room for ids");
     return shared_address(ids[warp][table]);
 }
 
@@ -40,8 +41,7 @@ template <typename T, int D, typename Policy> struct Widen {
     /* Of a group a lane has a part of so many rows, which are @step apart. */
     static constexpr uint32_t step = Rows::step, units = 8 / step, panels = D / 64;
     static constexpr uint32_t unit_bytes = 32 * 16, group_bytes = units * unit_bytes;
-    /* In registers at once; so many times a group. */
-    static constexpr uint32_t at_once = units < 2 ? units : 2, times = units / at_once;
+    static constexpr uint32_t at_once = units < 2 ? units : 2; /* in registers */
 
     /* A lane's 16 elements: eight lanes have the halves of panels of two rows, which are stored
      * without a bank twice. */
@@ -131,7 +131,8 @@ template <typename T, int D, typename Policy> struct Widen {
     __device__ static __forceinline__ uint32_t raw_at()
     {
         const uint32_t thread = thread_anew(), own = thread / 32 - 1;
-        return (shared_address(cta_buffer()) + raw_offset<D> + own * group_bytes) ^ (thread % 32 * 16);
+        return (shared_address(cta_buffer()) + raw_offset<D> + own * group_bytes) ^
+               (thread % 32 * 16);
     }
 
     /* Whether the warp has a group @i. */

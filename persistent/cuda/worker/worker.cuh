@@ -25,9 +25,9 @@ namespace attnd
 
 /* Shared memory the inner loops take turns in. */
 template <int D, typename Policy>
-constexpr uint32_t tile_bytes = prefill_shared_bytes<D, Policy> > decode_shared_bytes<D>
-                                    ? prefill_shared_bytes<D, Policy>
-                                    : decode_shared_bytes<D>;
+constexpr uint32_t tile_bytes =
+    prefill_shared_bytes<D, Policy> > decode_shared_bytes<D> ? prefill_shared_bytes<D, Policy>
+                                                             : decode_shared_bytes<D>;
 template <typename Policy>
 constexpr uint32_t tile_bytes<latent_dim, Policy> = LatentShape::shared_bytes;
 
