@@ -179,6 +179,42 @@ static void items_longer_than_what_a_warp_finds_at_once_are_right(void **state)
     harness_stop(&harness);
 }
 
+/* Prompts over fp8, which loader warps convert block by block: ends within a block, a page and a
+ * row's neighbours, items of one block and of many, beside q of both types. */
+static void narrow_prompts(struct engine *engine)
+{
+    static const uint32_t page_sizes[] = {16, 1, 20, 64};
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.layers = 1;
+    batch.level[0] = (struct random_level){.requests = 5,
+                                           .entry = {{.qo_len = 130, .kv_len = {130}},
+                                                     {.qo_len = 33, .kv_len = {1500}},
+                                                     {.qo_len = 70, .kv_len = {513}},
+                                                     {.qo_len = 40, .kv_len = {40}},
+                                                     {.qo_len = 65, .kv_len = {257}}}};
+    for (uint32_t p = 0; p < sizeof(page_sizes) / sizeof(page_sizes[0]); p++)
+        for (uint32_t type = 0; type < 4; type++)
+            for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+                batch.shape.page_size = page_sizes[p];
+                batch.shape.kv_dtype = type % 2 ? ATTND_FP8_E4M3 : ATTND_FP8_E5M2;
+                batch.shape.dtype = type / 2 ? ATTND_FP16 : ATTND_BF16;
+                batch.shape.dim = dim;
+                trial_expect(engine, &batch);
+            }
+}
+
+static void prompts_over_fp8_are_right(void **state)
+{
+    static const char *const options[] = {"--residency", "shared", "--sms", "5", NULL};
+    static struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    in_a_client(&harness, narrow_prompts);
+    harness_stop(&harness);
+}
+
 #define LATENT_WORKERS "18" /* of 16 to 23 each block of these batches has two parts */
 
 /* Latents of 128 heads: a block is two passes of rows. With as many parts it is cut by rows. */
@@ -256,6 +292,7 @@ int main(void)
         E2E_TEST(decoding_goes_on_by_advance),
         E2E_TEST(every_type_and_head_dim_is_right),
         E2E_OWN_TEST(classes_beside_each_other_and_parts_are_right),
+        E2E_OWN_TEST(prompts_over_fp8_are_right),
         E2E_OWN_TEST(items_longer_than_what_a_warp_finds_at_once_are_right),
         E2E_OWN_TEST(latents_cut_by_rows_are_right),
         E2E_TEST(what_one_engine_writes_the_other_attends_to),

@@ -87,6 +87,7 @@ __device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid, int th
 /* A warpgroup's way through prefill items. */
 template <typename T, int D, typename Policy> struct Prefill {
     using Shape = PrefillShape<D>;
+    using Products = typename Types<T, Policy>::Products; /* of weights and values */
     template <int way> using LoopOf = typename Policy::template Loop<way>;
     static constexpr bool overlaps = Shape::q_stages > 1; /* from item to item */
     PrefillBarriers<D> *bars;
@@ -153,7 +154,7 @@ template <typename T, int D, typename Policy> struct Prefill {
 
     __device__ __forceinline__ void issue_v(VDescriptor v)
     {
-        issue_values<T, D>(state, p, v);
+        issue_values<Products, D>(state, p, v);
         wgmma_commit();
     }
 
@@ -191,7 +192,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         const QDescriptor q = q_at();
         const KDescriptor<D> k = k_at(count);
         const VDescriptor v = v_at(now);
-        pack_p<T, D>(p, s); /* meanwhile the reductions of the descriptors */
+        pack_p<Products, D>(p, s); /* meanwhile the reductions of the descriptors */
         if (!k_ready)
             wait_kv(bars->k_full, count);
         products_begin(group);
@@ -300,11 +301,11 @@ template <typename T, int D, typename Policy> struct Prefill {
     {
         const uint32_t now = count++;
         const VDescriptor v = v_at(now);
-        pack_p<T, D>(p, s);
+        pack_p<Products, D>(p, s);
         wait_kv(bars->v_full, now);
         if (overlaps && next) {
             q_count++;
-            gathered = next->item.run->box_rows == 0;
+            gathered = widens<Policy> || next->item.run->box_rows == 0;
             const QDescriptor q = q_at();
             const KDescriptor<D> k = k_at(count);
             wait_q();
@@ -392,7 +393,7 @@ template <typename T, int D, typename Policy> struct Prefill {
 
         rows_begin<D, Policy>(item, state, first_row);
         if (!overlaps || !ahead) {
-            gathered = item.run->box_rows == 0;
+            gathered = widens<Policy> || item.run->box_rows == 0;
             wait_q();
             if (blocks > 0)
                 begin();

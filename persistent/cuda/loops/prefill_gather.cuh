@@ -39,7 +39,8 @@ template <typename T, int D, typename Policy> struct Gather {
     static constexpr uint32_t groups = Shape::keys / 8; /* of all warps */
     static constexpr uint32_t shares = (groups + loader_warps - 1) / loader_warps;
     /* Rows of which a warp copies a part at once; none of theirs is swizzled by `other`. */
-    static constexpr uint32_t chunks = D / 8, step = Policy::narrow ? 1 : 32 / chunks;
+    static constexpr uint32_t chunks = D * (widens<Policy> ? 1 : 2) / 16;
+    static constexpr uint32_t step = Policy::narrow && portable ? 1 : 32 / chunks;
     static constexpr uint32_t other = step == 1 ? 8 : 1;
     static_assert(shares <= share_groups, "room for places");
     uint32_t warp;

@@ -4,13 +4,14 @@
  *
  * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), all dims
  * of box_rows tokens each (16 of V), at most one a lane. Elsewhere all loader warps gather rows
- * (prefill_gather.cuh): any page size, any strides of 16 bytes. Q always comes by cp.async: its
- * packed rows are (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
+ * (prefill_gather.cuh): any page size, any strides of 16 bytes. What has 8 bits they always gather,
+ * and convert (prefill_widen.cuh). Q always comes by cp.async: its packed rows are (token, head)
+ * pairs. Loaders run ahead of the consumers, into the next item too.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_LOAD_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_LOAD_CUH
 
-#include "persistent/cuda/loops/prefill_gather.cuh"
+#include "persistent/cuda/loops/prefill_widen.cuh"
 
 namespace attnd
 {
@@ -162,16 +163,10 @@ template <typename T, int D, typename Policy> struct Loader {
                                                  uint32_t table, int32_t left, uint32_t to,
                                                  uint64_t *empty, uint64_t *full, uint32_t parity)
     {
-        if constexpr (Policy::narrow) {
-            barrier_wait(empty, parity ^ 1);
-            rows.template convert<values>(item, table, left, to);
-            barrier_arrive(full, 1); /* consumers fence, as behind cp.async */
-        } else {
-            const auto lines = rows.template lines<values>(item, table, left, to);
-            barrier_wait(empty, parity ^ 1);
-            rows.template copy<values>(lines);
-            barrier_arrive_copies(full);
-        }
+        const auto lines = rows.template lines<values>(item, table, left, to);
+        barrier_wait(empty, parity ^ 1);
+        rows.template copy<values>(lines);
+        barrier_arrive_copies(full);
     }
 
     /* Both planes of an item by cp.async: this warp's share of each block. Consumers want the keys
@@ -210,6 +205,77 @@ template <typename T, int D, typename Policy> struct Loader {
         }
     }
 
+    using Wide = Widen<T, D, Policy>;
+
+    /* A plane of a block whose bytes are on their way; and asks for the @next one's. */
+    template <typename KV, bool values>
+    __device__ __forceinline__ void widen_plane(const typename Wide::Lines &next)
+    {
+        const uint32_t number = Wide::blocks() - values;
+        const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
+        barrier_wait(values ? &bars->v_empty[stage] : &bars->k_empty[stage], parity ^ 1);
+        Wide::template convert<KV, values>(stage, next);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) /* consumers fence, as behind cp.async */
+            barrier_arrive(values ? &bars->v_full[stage] : &bars->k_full[stage], 32);
+    }
+
+    /* Both planes of an item of 8 bits, in the same order: what is asked for behind the keys of a
+     * block are the values of the one before. */
+    template <typename KV> __device__ __forceinline__ void widen(const Item &item)
+    {
+        int32_t block = prefill_blocks<D>(item) - 1;
+        if (block >= 0) {
+            Wide::ask_pages(item, block);
+            Wide::ask_pages(item, max(block - 1, 0));
+            cp_async_commit();
+        }
+        if (thread_anew() / 32 - 1 >= loader_warps - q_warps) {
+            begin_q(item);
+            cp_async_commit();
+            cp_async_wait<1>();
+        } else {
+            cp_async_wait<0>();
+        }
+        if (block < 0)
+            return;
+        Wide::find(item, block);
+        Wide::copy(Wide::template lines<false>(item, block));
+        if (block)
+            Wide::find(item, block - 1);
+        if (block > 1)
+            Wide::ask_pages(item, block - 2);
+        for (bool begun = false;; begun = true, block--, Wide::count_block()) {
+            if (block >= 0 && thread_anew() / 32 == 1) {
+                prefill_ending(item, block);
+                floor_decide<D>(item, block);
+            }
+            /* Looked at anew where it is wanted: no block is reached that is below the floor. */
+            const auto more = [&] { return block >= floor_blocks<D>(item); };
+            if (more())
+                widen_plane<KV, false>(begun   ? Wide::template lines<true>(item, block + 1)
+                                       : block ? Wide::template lines<false>(item, block - 1)
+                                               : Wide::template lines<true>(item, block));
+            if (begun) {
+                typename Wide::Lines next = {};
+                if (block > 0 && more()) {
+                    Wide::find(item, block - 1);
+                    if (block > 1)
+                        Wide::ask_pages(item, block - 2);
+                    next = Wide::template lines<false>(item, block - 1);
+                } else if (block == 0 && more()) {
+                    next = Wide::template lines<true>(item, block);
+                } else if (block >= 0) { /* keys were asked for that are not wanted any more */
+                    cp_async_wait<0>();
+                    Wide::copy(Wide::template lines<true>(item, block + 1));
+                }
+                widen_plane<KV, true>(next);
+            }
+            if (!more())
+                break;
+        }
+    }
+
     /* Kernels of others stored K and V, and the dispatcher the map; the fetch warp acquired that,
      * but TMA is another proxy, and another one its maps. Once a run: it takes over a thousand
      * clocks, in front of an item's first keys. */
@@ -225,20 +291,31 @@ template <typename T, int D, typename Policy> struct Loader {
      */
     __device__ __forceinline__ void meet(const ActiveRun *run)
     {
-        if (fenced != shared_address(run))
+        if (!widens<Policy> && fenced != shared_address(run))
             fenced = 0;
     }
 
     /* Work @number, of many rows. */
     __device__ __forceinline__ void load(const Item &item, uint32_t number)
     {
-        if (warp >= loader_warps - q_warps && !q_ahead)
+        if (!widens<Policy> && warp >= loader_warps - q_warps && !q_ahead)
             begin_q(item);
-        q_ahead = false;
-        if (!by_boxes(item.run)) {
+        if (!widens<Policy>)
+            q_ahead = false;
+        if constexpr (widens<Policy>) {
+            if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+                widen<E4m3>(item);
+            else
+                widen<E5m2>(item);
+        } else if (!by_boxes(item.run)) {
             gather(item);
-            return;
+        } else {
+            load_boxes(item, number);
         }
+    }
+
+    __device__ __forceinline__ void load_boxes(const Item &item, uint32_t number)
+    {
         const uint32_t k = shared + Shape::k_offset, v = shared + Shape::v_offset;
         /* Maps are read where they lie in global memory, not from the copy of the run. */
         const bool values = warp == 1;

@@ -181,16 +181,6 @@ template <int D> __device__ __forceinline__ void scale_o(RowState<D> &state, con
             state.o[part][i] *= fade[i % 4 / 2];
 }
 
-__device__ __forceinline__ uint4 load_shared16(uint32_t address)
-{
-    uint4 value;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(address)
-                 : "memory");
-    return value;
-}
-
 /* Where packed row @r of an item's o begins. */
 template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint32_t r)
 {

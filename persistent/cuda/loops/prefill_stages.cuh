@@ -40,6 +40,15 @@ template <int D> struct PrefillShape {
                   "each of K's loaders has a box of a block");
 };
 
+/* Whether K and V of fp8 come as they lie, ahead of their stage, and are converted from there
+ * (prefill_widen.cuh). Portable kernels convert while they gather. */
+template <typename Policy> constexpr bool widens = Policy::narrow && !portable;
+/* Behind it, where they do: a plane of a block as it came, of 8 bits. */
+template <int D> constexpr uint32_t raw_offset = PrefillShape<D>::shared_bytes;
+template <int D> constexpr uint32_t raw_bytes = PrefillShape<D>::keys *D;
+template <int D, typename Policy>
+constexpr uint32_t prefill_shared_bytes = raw_offset<D> + (widens<Policy> ? raw_bytes<D> : 0);
+
 /* Where 16-byte chunk @c of row @r lies in a block. K: [keys / 8][panel][8][64], V: [keys /
  * 16][panel][16][64], so that a box brings all dims of its tokens. */
 template <int D, bool values>

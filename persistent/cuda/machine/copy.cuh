@@ -21,6 +21,13 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, uint32
                  : "memory");
 }
 
+/* 4 bytes, which come through the L1: of memory that was written before what the caller has
+ * acquired. */
+__device__ __forceinline__ void cp_async4(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 /* The same for bytes that nobody reads again soon: they do not push out of the L2 what is. Says
  * nothing of memory, so that what the next addresses are made of stays in registers: a reader
  * of what it brought waits for it, and that wait says so. */

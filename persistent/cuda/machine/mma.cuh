@@ -86,6 +86,16 @@ __device__ __forceinline__ void store_shared16(uint32_t address, uint4 value)
                  : "memory");
 }
 
+__device__ __forceinline__ uint4 load_shared16(uint32_t address)
+{
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void store_shared8(uint32_t address, uint32_t x, uint32_t y)
 {
     asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(x), "r"(y) : "memory");
@@ -95,6 +105,11 @@ __device__ __forceinline__ void store_shared16(uint32_t address, uint64_t first,
 {
     asm volatile("st.shared.v2.u64 [%0], {%1,%2};" ::"r"(address), "l"(first), "l"(second)
                  : "memory");
+}
+
+__device__ __forceinline__ void store_shared4(uint32_t address, uint32_t value)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void store_shared_address(uint32_t address, uint64_t value)
@@ -107,6 +122,13 @@ __device__ __forceinline__ void load_shared_addresses(uint64_t &first, uint64_t 
                                                       uint32_t address)
 {
     asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "r"(address));
+}
+
+__device__ __forceinline__ uint32_t load_shared4(uint32_t address)
+{
+    uint32_t value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
 }
 
 /* Says nothing of memory: of what other lanes stored in front of a __syncwarp(). */

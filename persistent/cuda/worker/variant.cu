@@ -35,7 +35,7 @@ using policy_fp8 = Fp8;
 /* Here and not in the host's code, which a module has none of. */
 extern "C" __device__ ModuleFacts attnd_module_facts = {
     attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
-    tile_bytes<ATTND_VARIANT_DIM>,
+    tile_bytes<ATTND_VARIANT_DIM, POLICY(ATTND_VARIANT_POLICY)>,
     sizeof(Resident),
     sizeof(ActiveRun),
     &stuck,
@@ -70,7 +70,7 @@ Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
 extern "C" {
 __device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY) = {
     attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
-    attnd::tile_bytes<ATTND_VARIANT_DIM>,
+    attnd::tile_bytes<ATTND_VARIANT_DIM, attnd::POLICY(ATTND_VARIANT_POLICY)>,
     sizeof(attnd::EngineSession) + sizeof(attnd::Resident),
     attnd::portable,
 };

@@ -29,12 +29,12 @@ constexpr uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
-template <int D>
-constexpr uint32_t tile_bytes = larger(larger(PrefillShape<D>::shared_bytes,
+template <int D, typename Policy>
+constexpr uint32_t tile_bytes = larger(larger(prefill_shared_bytes<D, Policy>,
                                               decodes<D> ? decode_shared_bytes<D> : 0),
                                        StagedShape<D>::bytes);
-template <>
-constexpr uint32_t tile_bytes<latent_dim> =
+template <typename Policy>
+constexpr uint32_t tile_bytes<latent_dim, Policy> =
     portable ? StagedShape<latent_dim>::bytes : LatentShape::shared_bytes;
 
 /* What a consumer warp keeps from item to item of prefill. */
@@ -119,7 +119,7 @@ __device__ __forceinline__ void attend_few_or_many(const Item &item)
 template <typename T, int D, typename Policy>
 __device__ __noinline__ void consume_staged(const WorkSlot *slot)
 {
-    static_assert(StagedShape<D>::bytes <= tile_bytes<D>, "its part of shared memory");
+    static_assert(StagedShape<D>::bytes <= tile_bytes<D, Policy>, "its part of shared memory");
     const Item &item = slot->item;
     if (slot->path == path_append) {
         append_item<T, Policy>(item, slot->index);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (D <= 128 && !portable) {
+        if constexpr (D <= 128 && !portable && !Policy::narrow) {
             if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
                 few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
                 if (!slot->item.tile.parts_alone)
@@ -260,6 +260,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
     WorkSlots *work = cta_work();
     Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    if constexpr (widens<Policy>)
+        Widen<T, D, Policy>::begin();
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
@@ -382,7 +384,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
 
 template <typename T, int D, typename Policy> Variant variant_of()
 {
-    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck, tile_bytes<D>};
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck,
+            tile_bytes<D, Policy>};
 }
 
 } // namespace attnd
