@@ -65,7 +65,8 @@ DEVICE_STUBBED := tests/unit/service/objects/test_memory_import \
                   tests/unit/service/supervise/test_device_memory
 DATA_STUBBED := $(DEVICE_STUBBED) \
                 $(addprefix tests/unit/service/daemon/,test_accept test_service) \
-                $(basename $(wildcard tests/unit/service/rpc/*.c tests/unit/service/session/*.c)) \
+                $(basename $(filter-out %/test_data_status.c, \
+                  $(wildcard tests/unit/service/rpc/*.c tests/unit/service/session/*.c))) \
                 $(addprefix tests/unit/service/objects/,test_lease test_pool test_pool_lives)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))

@@ -2,6 +2,7 @@
  * its answers. */
 #include "service/prepared/internal.h"
 #include "service/rpc/calls.h"
+#include "service/sched/lane.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/rigs/prepared_rig.h"
 
