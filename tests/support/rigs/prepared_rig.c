@@ -1,10 +1,10 @@
 /* prepared_rig.c - a session with a mailbox, between a test that makes its calls and a worker that
  * is the test too: commands are taken and answered one by one. */
+#include "tests/support/rigs/prepared_rig.h"
 #include "schemas/atomics.h"
 #include "service/rpc/call.h"
 #include "service/sched/lane.h"
 #include "tests/support/harness/check.h"
-#include "tests/support/rigs/prepared_rig.h"
 
 #include <string.h>
 #include <sys/socket.h>
