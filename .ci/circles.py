@@ -4,12 +4,12 @@
 A file needs another when it includes it, or when it names a function that the other one alone
 defines. The second rule sees through a header that declares what many source files define.
 
-It counts three times. In the count of files a header stands for itself: types that a folder shares tie
-nobody to the source file that bears their name. In the count of modules x.c and x.h are one, as a
-reader from outside sees them; there a folder whose files all include one header, which declares what
-each of them defines, is one circle. It also counts modules by their includes alone. All three largest
-circles are printed, and each fails above its limit. That of modules is what there was when it was
-set: it only goes down. `circles.py --list` prints every circle and what ties it.
+It counts three times. In the count of files a header stands for itself: types that a folder shares
+tie nobody to the source file that bears their name. In the count of modules x.c and x.h are one, as
+a reader from outside sees them; there a folder whose files all include one header, which declares
+what each of them defines, is one circle. Modules are also counted by their includes alone. The
+largest circle of each count is printed, and fails above its limit. That of modules is what there
+was when it was set: it only goes down. `circles.py --list` prints every circle and what ties it.
 
 The code is formatted by clang-format, so a function begins in column 0 and its body with a brace
 there. That is enough to find definitions without a parser.
