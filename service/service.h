@@ -124,7 +124,7 @@ struct attnd_queue;         /* supervise/queue.h: the segment that daemon and wo
 struct attnd_supervisor;    /* supervise/supervise.h: the worker process */
 struct attnd_device;        /* supervise/device.h: the driver of the GPU whose memory is made */
 struct attnd_prepared_runs; /* prepared/prepared.h */
-struct attnd_scheduler;     /* sched/lanes.h */
+struct attnd_scheduler;     /* sched/scheduler.h */
 
 struct attnd_service {
     struct attnd_options options;

@@ -7,9 +7,10 @@
  */
 #include "service/daemon/alive.h"
 
+#include "schemas/clock.h"
 #include "service/args/args.h"
 #include "service/daemon/notify.h"
-#include "service/sched/sched.h"
+#include "service/rpc/data_status.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -26,6 +26,7 @@
 #include "service/objects/ticket.h"
 #include "service/peers/peers.h"
 #include "service/rpc/call.h"
+#include "service/rpc/data_status.h"
 #include "service/sched/sched.h"
 #include "service/session/session.h"
 

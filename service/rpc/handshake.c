@@ -7,6 +7,7 @@
 #include "schemas/crash.h"
 #include "schemas/version.h"
 #include "service/rpc/calls.h"
+#include "service/rpc/data_status.h"
 #include "service/sched/sched.h"
 #include "service/session/segments.h"
 #include "service/session/session.h"

@@ -9,6 +9,7 @@
 #include "service/peers/peers.h"
 #include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
+#include "service/rpc/data_status.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 

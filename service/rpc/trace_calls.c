@@ -6,7 +6,7 @@
  * root, and the user whom the service runs as.
  */
 #include "service/rpc/calls.h"
-#include "service/sched/sched.h"
+#include "service/rpc/data_status.h"
 #include "service/supervise/trace.h"
 
 #include <unistd.h>

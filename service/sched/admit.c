@@ -7,8 +7,13 @@
  * when. Memory of copies is kept and used again, so an engine whose sets are done at once costs no
  * allocation.
  */
+#include "service/sched/admit.h"
+
+#include "service/objects/places.h"
+#include "service/objects/quota.h"
 #include "service/objects/variant.h"
-#include "service/sched/lanes.h"
+#include "service/prefix/prefix.h"
+#include "service/sched/scheduler.h"
 
 #include <assert.h>
 #include <stdlib.h>

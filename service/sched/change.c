@@ -13,8 +13,14 @@
  * then are they written. A set that is refused leaves the batch before it. What was submitted
  * behind it in its lane, by who could not know, is refused with it (struct attnd_refusal).
  */
+#include "service/sched/change.h"
+
+#include "service/objects/arrival.h"
 #include "service/objects/image.h"
-#include "service/sched/lanes.h"
+#include "service/sched/flush.h"
+#include "service/sched/lane.h"
+#include "service/sched/planner.h"
+#include "service/sched/scheduler.h"
 
 #include <stddef.h>
 

@@ -6,7 +6,15 @@
  * it goes on. It holds no page and no room for its answer; both come when the bytes are here, and a
  * ticket is only spent when there is room to say which pages they are in.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/claim.h"
+
+#include "service/objects/ticket.h"
+#include "service/peers/peers.h"
+#include "service/sched/complete.h"
+#include "service/sched/lane.h"
+#include "service/sched/results.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 
 #include <string.h>
 

@@ -6,9 +6,16 @@
  * in pieces, because there may be many. When that is done, and the worker and the planner have
  * nothing of it, it is drained.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/close.h"
 
 #include "schemas/atomics.h"
+#include "service/sched/claim.h"
+#include "service/sched/complete.h"
+#include "service/sched/flush.h"
+#include "service/sched/lane.h"
+#include "service/sched/parked.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 
 #include <stddef.h>
 

@@ -5,8 +5,15 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
+#include "service/sched/complete.h"
+
 #include "schemas/crash.h"
-#include "service/sched/lanes.h"
+#include "service/objects/places.h"
+#include "service/prefix/prefix.h"
+#include "service/sched/admit.h"
+#include "service/sched/deadlines.h"
+#include "service/sched/results.h"
+#include "service/sched/scheduler.h"
 
 #include <assert.h>
 
@@ -175,4 +182,19 @@ void attnd_op_free(struct attnd_sched_op *op)
     session->client->in_flight--;
     op->next = session->free_ops;
     session->free_ops = op;
+}
+
+/* The client may have submitted what follows in the belief that the pages would be full. */
+int attnd_lane_failed_append(const struct attnd_sched_op *op)
+{
+    struct attnd_lane *lane = op->lane;
+    struct attnd_client *client = lane->session->client;
+
+    if (!lane->append_code)
+        return 0;
+    if (attnd_producer_space(&client->cq) < 0)
+        attnd_lanes_break(lane->session);
+    else if (lane->append_slot - client->cq.head_seen >= client->cq.entries)
+        lane->append_code = 0;
+    return lane->append_code;
 }

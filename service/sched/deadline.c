@@ -8,9 +8,17 @@
  * same timer looks again at completion rings that were full when nothing else would have woken the
  * daemon (submit.c).
  */
-#include "service/sched/lanes.h"
+#include "service/sched/deadline.h"
 
 #include "schemas/atomics.h"
+#include "service/sched/claim.h"
+#include "service/sched/complete.h"
+#include "service/sched/deadlines.h"
+#include "service/sched/flush.h"
+#include "service/sched/lane.h"
+#include "service/sched/parked.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 
 #include <stddef.h>
 

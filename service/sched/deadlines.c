@@ -2,7 +2,9 @@
  * deadlines.c - which operation of a session is too late first: a heap of those that have a
  * deadline. Each knows its place, because most of them leave before it.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/deadlines.h"
+
+#include "service/sched/scheduler.h"
 
 static void put(struct attnd_deadlines *deadlines, uint32_t place, struct attnd_sched_op *op)
 {

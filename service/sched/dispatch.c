@@ -6,10 +6,15 @@
  * (lane.c), unless the plan was being changed then. Everything that can be wrong with it is found
  * before any of that is taken. A run without work never gets so far: it is done on the spot.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/dispatch.h"
 
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
+#include "service/objects/arrival.h"
+#include "service/objects/places.h"
+#include "service/sched/line.h"
+#include "service/sched/scheduler.h"
+#include "service/supervise/queue.h"
 
 #include <assert.h>
 

@@ -6,19 +6,17 @@
  * themselves are visible at once to a client that spins. A session or a worker that broke its ring
  * is ended here, too, because nothing of the scheduler is in the middle of anything.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/flush.h"
 
+#include "service/objects/quota.h"
 #include "service/objects/wakes.h"
+#include "service/sched/admit.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
+#include "service/supervise/queue.h"
 #include "service/supervise/supervise.h"
 
 #include <stdlib.h>
-
-uint64_t attnd_sched_now(struct attnd_scheduler *scheduler)
-{
-    if (!scheduler->now_ns)
-        scheduler->now_ns = attnd_clock_ns();
-    return scheduler->now_ns;
-}
 
 void attnd_sched_pause(struct attnd_scheduler *scheduler)
 {

@@ -1,7 +1,7 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. `enum attnd_step` (lanes.h) lists the ways in
+ * Only the head of a lane is ever under way. `enum attnd_step` (op.h) lists the ways in
  * which its step may end. The lane stands still until the worker retires the head, or acks the HOLD
  * or PUBLISH that it was sent, or the planner's thread is done, or what is missing may have come.
  * Runs that miss a slot or scratch stand in a line for all sessions (line.c). The first of it goes
@@ -15,7 +15,16 @@
  * leaves, and pins when that is over. So an operation that holds lengths waits for runs only, never
  * for a change, and changes that wait for a generation always get one.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/lane.h"
+
+#include "service/sched/change.h"
+#include "service/sched/claim.h"
+#include "service/sched/complete.h"
+#include "service/sched/dispatch.h"
+#include "service/sched/flush.h"
+#include "service/sched/line.h"
+#include "service/sched/prefix_step.h"
+#include "service/sched/scheduler.h"
 
 #include <assert.h>
 #include <stddef.h>

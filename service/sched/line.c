@@ -8,7 +8,9 @@
  * a run that waits for much scratch is not overtaken for ever: its session has the fewer runs the
  * longer it waits.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/line.h"
+
+#include "service/sched/scheduler.h"
 
 static uint32_t weight_of(const struct attnd_client_lanes *session)
 {

@@ -9,8 +9,18 @@
  * next block is claimed. So waiting never fills the rings, and two sessions that wait for each
  * other can always go on.
  */
+#include "service/sched/parked.h"
+
 #include "service/objects/lease.h"
-#include "service/sched/lanes.h"
+#include "service/objects/quota.h"
+#include "service/prefix/prefix.h"
+#include "service/sched/admit.h"
+#include "service/sched/complete.h"
+#include "service/sched/deadlines.h"
+#include "service/sched/prefix_step.h"
+#include "service/sched/results.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 
 #include <assert.h>
 #include <stddef.h>

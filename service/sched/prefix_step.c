@@ -8,8 +8,16 @@
  * does so outside of its lane (parked.c): for what somebody computes, if it asked for that, and for
  * what comes back from host memory.
  */
+#include "service/sched/prefix_step.h"
+
+#include "service/objects/arrival.h"
 #include "service/objects/lease.h"
-#include "service/sched/lanes.h"
+#include "service/prefix/prefix.h"
+#include "service/sched/complete.h"
+#include "service/sched/parked.h"
+#include "service/sched/results.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 
 /* Leases of what a match found. Return: 1 all of it is kept; 0 the session may have no more. */
 static int keep(const struct attnd_prefix_handle *handle, const int32_t *pages,
@@ -136,22 +144,6 @@ static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_
     attnd_prefix_answer(op, result.blocks, result.stop, result.foreign);
     attnd_results_put(op, view->pages, result.blocks * block_pages);
     return ATTND_STEP_DONE;
-}
-
-/* An append of the lane has failed, and the client has not read of it yet: it may have submitted
- * the publish in the belief that the pages would be full. Return: the code of the append; 0. */
-int attnd_lane_failed_append(const struct attnd_sched_op *op)
-{
-    struct attnd_lane *lane = op->lane;
-    struct attnd_client *client = lane->session->client;
-
-    if (!lane->append_code)
-        return 0;
-    if (attnd_producer_space(&client->cq) < 0)
-        attnd_lanes_break(lane->session);
-    else if (lane->append_slot - client->cq.head_seen >= client->cq.entries)
-        lane->append_code = 0;
-    return lane->append_code;
 }
 
 /* May it be published at all? Return: 0, or the fault's code. */

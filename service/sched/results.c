@@ -3,6 +3,7 @@
  */
 #include "service/sched/results.h"
 
+#include "service/sched/complete.h"
 #include "service/sched/lanes.h"
 
 #include <assert.h>

@@ -10,23 +10,11 @@
 
 #include <stdint.h>
 
-struct attnd_sched_op;
-struct attnd_client_lanes;
-
-/* Words up to `end` are free again when the slot of completion `slot` is. */
-struct attnd_result_mark {
-    uint32_t slot, end;
-};
-
-struct attnd_results {
-    int32_t *words;                 /* [ATTND_RESULT_WORDS], written only */
-    uint32_t begin, end;            /* in use; they run freely */
-    uint32_t reserved;              /* for operations that are queued */
-    struct attnd_result_mark *mark; /* [ring_entries], of completions that the client may read */
-    uint32_t mark_begin, mark_end;
-};
-
 struct attnd_client;
+struct attnd_client_lanes;
+struct attnd_results;
+struct attnd_sched_op;
+
 /** attnd_results_init() - in the client's completion segment; `mark` is to be freed. Return: 0 or
  * -ATTND_E_NO_MEMORY. */
 int attnd_results_init(struct attnd_results *results, const struct attnd_client *client);

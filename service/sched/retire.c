@@ -7,10 +7,17 @@
  * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one. What
  * it was sent beside runs is as good as acked.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/retire.h"
 
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
+#include "service/sched/complete.h"
+#include "service/sched/dispatch.h"
+#include "service/sched/flush.h"
+#include "service/sched/lane.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
+#include "service/supervise/queue.h"
 
 /* Of them a turn of the loop is not full of. */
 #define RETIRES_PER_LOOK 16

@@ -8,15 +8,8 @@
 #define ATTND_SERVICE_SCHED_SCHED_H
 
 #include "service/objects/client.h"
+#include "service/sched/events.h"
 #include "service/supervise/maps.h"
-
-/* Events that the rooms above have asked to hear. */
-struct attnd_sched_events {
-    /* Nothing of a dying session is in flight any more. */
-    void (*drained)(struct attnd_client *client);
-    /* A session broke the protocol and is to be ended. */
-    void (*broken)(struct attnd_client *client, const char *why);
-};
 
 /** attnd_sched_new() - the scheduler of @service, whose queue, supervisor and prepared runs are
  * there; @events is copied. Return: 0 or -ATTND_E_NO_MEMORY. */
@@ -67,7 +60,9 @@ void attnd_sched_wake(struct attnd_tree *tree);
 int attnd_claim_fits(void *context, uint32_t count);
 void attnd_claim_ended(void *context, const int32_t *pages, uint32_t count,
                        const struct attnd_fault *fault);
-/** attnd_sched_oldest_ns() - status.c: CLOCK_MONOTONIC when the oldest operation in flight of a
+/** attnd_sched_counts() - runs that the worker has, and lanes whose head waits for something. */
+void attnd_sched_counts(const struct attnd_scheduler *scheduler, uint32_t *runs, uint32_t *waiting);
+/** attnd_sched_oldest_ns() - CLOCK_MONOTONIC when the oldest operation in flight of a
  * session was taken out of its ring; 0: none is. */
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);
 
@@ -76,24 +71,5 @@ uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);
 int attnd_sched_sweep(void *service);
 void attnd_sched_asleep(void *service, int asleep);
 int attnd_sched_expecting(void *service); /* 1: the worker has runs */
-
-/* ---- status.c ---- */
-
-struct attnd_data_status {
-    const char *backend, *isa, *worker_state;
-    pid_t worker_pid;
-    uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
-    uint32_t worker_heartbeat;   /* counts while the worker moves */
-    const char *worker_last_end; /* of the worker before; NULL: this is the first */
-    const char *residency;       /* NULL: no GPU */
-    uint32_t sms, sms_resident, launches;
-    uint64_t plan_bytes, twin_runs;
-    int mps;
-    const char *rates_source; /* "given", "measured", "derived"; NULL: a processor's ratios */
-    struct attnd_rates rates;
-    uint32_t switch_cost_us; /* as Status has it; 0: absent */
-};
-/** attnd_data_status() - how worker and queue are; strings live as long as the service. */
-void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);
 
 #endif

@@ -6,8 +6,20 @@
  * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
  * becomes an operation and fails at its step, so that a lane's completions come in its order.
  */
+#include "service/sched/submit.h"
+
 #include "schemas/crash.h"
-#include "service/sched/lanes.h"
+#include "service/objects/places.h"
+#include "service/objects/quota.h"
+#include "service/prefix/prefix.h"
+#include "service/sched/admit.h"
+#include "service/sched/claim.h"
+#include "service/sched/complete.h"
+#include "service/sched/deadline.h"
+#include "service/sched/deadlines.h"
+#include "service/sched/lane.h"
+#include "service/sched/results.h"
+#include "service/sched/scheduler.h"
 
 #include <stddef.h>
 

@@ -17,26 +17,20 @@ import weakref
 
 import numpy
 
-from . import _abi, _convert, _csr, _device_plan, _planned
-from ._library import capture_of, cuda, lib
+from . import _abi, _convert, _csr, _planned
+from ._library import lib
+from ._on_stream import OnStream
 from ._prepared import Prepared
-from ._settings import STRIDED, Settings, name_of
+from ._settings import Settings
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
 from .errors import Error, NoMemory, NoSpace, checked
-from .memory import Tensor, describe, refuse_gradient
+from .memory import Tensor
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides
     from .pool import PagePool
-
-
-def _stream(torch, stream):
-    """A stream's handle, or None: the current stream."""
-    if stream is None:
-        return torch.cuda.current_stream()
-    return torch.cuda.ExternalStream(_convert.integer("stream", stream, 0, _convert.U64))
 
 
 def _room(wanted, have):
@@ -50,7 +44,7 @@ def _holds(capacity, room):
     return split and all(have >= wanted for have, wanted in zip(capacity[:4], room))
 
 
-class BatchAttention:
+class BatchAttention(OnStream):
     """Attention over batches of requests on one pool. One thread at a time."""
 
     def __init__(self, pool: PagePool, lane: int = 0) -> None:
@@ -503,126 +497,3 @@ class BatchAttention:
             refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)
             self._filled = tensors.shapes, *refs
         return out, lse, back
-
-    # ---- on a stream ----
-
-    def plan_shape(self, requests: int, rows: int, num_qo_heads: int, **options) -> None:
-        """What plan_on_stream() may plan, on a GPU: at most @requests with @rows of q together, and
-        all that lengths do not say, by the other options of plan(). It waits; to say the same again
-        costs nothing, unless tensors are among the options."""
-        said = requests, rows, num_qo_heads, options
-        plain = all(isinstance(x, (int, float, str, type(None))) for x in options.values())
-        if plain and self._now is not None and said == self._shape:
-            return
-        arrays = _device_plan.arrays_of(requests, rows)
-        self.plan(*arrays, num_qo_heads, **options, wait=True)
-        self._shape = said
-
-    def plan_on_stream(
-        self, kv_len: Array, page_table: Array, qo_indptr: Array | None = None, *,
-        rows_per_request: int | None = None, max_kv_len: int | None = None,
-        errors: Array | None = None, stream: int | None = None,
-    ) -> None:  # fmt: skip
-        """Plan a batch within what plan_shape() said, by a kernel in @stream (the current one) in
-        front of the runs of all layers: nothing comes to the host, and a graph of both serves any
-        lengths. All arrays are int32 on the GPU.
-
-        kv_len: [requests] tokens, those of q included; 0 is padding, whose rows are not written.
-        page_table: [requests, pages]; it may not change until the runs are over.
-        qo_indptr: [requests + 1] where rows of a request begin; if None each has rows_per_request
-            (1), one behind the other.
-        max_kv_len: no request has more; as many as page_table has room for if None.
-        errors: [requests], written: 0, or another number for a request whose length or page ids are
-            out of range. Its rows are NaN, and lane_error() tells why; the others are right.
-
-        q and out of run() have the rows of the shape; what is behind the batch's is left as it is.
-        attnd_cuda_plan_on_stream() has the rest. Where the service's worker executes what a stream
-        launches, Unsupported is raised (field executor)."""
-        import torch
-
-        native = self._native("plan_on_stream")
-        args = _device_plan.args_of(
-            self.pool, self.rows, kv_len, page_table, qo_indptr, rows_per_request, max_kv_len,
-            errors,
-        )  # fmt: skip
-        handle = _stream(torch, stream).cuda_stream
-        checked(
-            cuda().attnd_cuda_plan_on_stream(
-                native, self._now.plan, self.lane, c.byref(args), handle
-            )
-        )
-
-    def prepare(
-        self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None
-    ) -> int:  # fmt: skip
-        """What the first run() of these tensors on a GPU does before it launches, and what blocks:
-        do it for each layer before a graph is captured. Nothing runs. Return: what launch()
-        takes."""
-        native = self._native("prepare")
-        checked(cuda().attnd_cuda_stream_open(native))
-        tensors = [q, out] if lse is None else [q, out, lse]
-        return self._prepare(self.pool.layer_of(kv_cache), tensors)
-
-    def launch(self, number: int, stream: int | None = None) -> None:
-        """On a GPU: the run that prepare() gave the number of, in @stream (the current one). It is
-        run() for tensors that stay where they are, whose places are not looked at again: the
-        caller keeps them, and plan() must not need a larger plan meanwhile."""
-        import torch
-
-        handle = _stream(torch, stream).cuda_stream
-        checked(
-            cuda().attnd_cuda_run_on_stream(self._native("launch"), self.lane, number, handle)
-        )
-
-    def announce(self, stream: int | None = None) -> None:
-        """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
-        service's kernels are on their way meanwhile. In front of the last kernel before run(), if
-        all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest. It is said on a
-        stream beside that one, whose next kernel does not wait for it. The next run() joins the
-        two, if both are in the same capture, or in none; an announcement that is part of a capture
-        has to be followed by a run() there."""
-        import torch
-
-        here = _stream(torch, stream)
-        if self._beside is None:
-            self._beside = torch.cuda.Stream(device=here.device)
-        self._beside.wait_stream(here)
-        checked(cuda().attnd_cuda_announce(self.session.native(), self._beside.cuda_stream))
-        self._announced = capture_of(here.cuda_stream)
-
-    def _run_on_stream(self, layer, q, out, lse, stream):
-        import torch
-
-        if out is None:
-            shape, dtype = self._tensors.shapes["o"], getattr(torch, self.dtype)
-            out = torch.empty(shape, dtype=dtype, device="cuda")
-        if lse is True:
-            shape = self._tensors.shapes["lse"]
-            lse = torch.empty(shape, dtype=torch.float32, device="cuda")
-        here = _stream(torch, stream)
-        capture = capture_of(here.cuda_stream)
-        number = self._prepare(layer, [q, out] if lse is None else [q, out, lse], capture[0])
-        if self._announced is not None and self._announced == capture:
-            here.wait_stream(self._beside)
-            self._announced = None
-        checked(
-            cuda().attnd_cuda_run_on_stream(
-                self.session.native(), self.lane, number, here.cuda_stream
-            )
-        )
-        return out, lse
-
-    def _prepare(self, layer, tensors, captured=False):
-        """The number of the run of these tensors, prepared the first time."""
-        for name, x in zip(STRIDED, tensors):
-            refuse_gradient(name_of(name), x)
-        described = [(name, *describe(x, name_of(name))) for name, x in zip(STRIDED, tensors)]
-        for name, _, shape, strides, dtype, _, _ in described:
-            if not self._tensors.check(name, shape, strides, dtype):
-                raise ValueError(f"{name_of(name)} is not contiguous: say its strides to plan()")
-        return self._prepared.number(self._now.plan, layer, tensors, described, captured)
-
-    def lane_error(self) -> None:
-        """Raise what the first run of the lane failed with since this was last asked. Ask when the
-        stream is done: outputs of a lane with an error are not to be used."""
-        checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))

@@ -52,12 +52,26 @@ static void print_log(const struct harness *harness)
     (void)fclose(log);
 }
 
-static void fail_test(const char *file, int line)
+static void print_logs(void)
 {
     for (int i = 0; i < HARNESSES_MAX; i++)
         if (running[i])
             print_log(running[i]);
+}
+
+static void fail_test(const char *file, int line)
+{
+    print_logs();
     _fail(file, line);
+}
+
+static void fail_part(const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    print_logs();
+    fflush(NULL);
+    _exit(1);
 }
 
 void harness_init(void)
@@ -242,6 +256,24 @@ void harness_start_activated(struct harness *harness, int fd, const char *const 
 {
     make_place(harness, fd);
     harness_restart(harness, options);
+}
+
+struct part {
+    int (*run)(void *context);
+    void *context;
+};
+
+static int run_part(void *context)
+{
+    const struct part *part = context;
+
+    check_failed = fail_part;
+    return part->run(part->context);
+}
+
+pid_t harness_fork_part(int (*run)(void *context), void *context)
+{
+    return harness_fork(run_part, &(struct part){run, context});
 }
 
 /* kill -9 of whatever child there is, adopted ones included. */

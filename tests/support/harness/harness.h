@@ -90,6 +90,9 @@ int harness_program(const struct harness *harness, const char *const *argv, char
 /** harness_fork() - run @client in a process of its own. Its return value is the exit status; a
  * check that fails in it exits with 1 after saying so. */
 pid_t harness_fork(int (*client)(void *context), void *context);
+/** harness_fork_part() - the same for a part of a test, which starts services of its own; none runs
+ * yet. A check that fails in it prints their logs. */
+pid_t harness_fork_part(int (*run)(void *context), void *context);
 /** harness_join() - wait at most @timeout_ms for it to end by itself. Return: its exit status;
  * a process ended by a signal or by the deadline fails the test. */
 int harness_join(pid_t pid, uint32_t timeout_ms);

@@ -3,6 +3,7 @@
 #include "tests/support/rigs/prepared_rig.h"
 #include "schemas/atomics.h"
 #include "service/rpc/call.h"
+#include "service/sched/lane.h"
 #include "tests/support/harness/check.h"
 
 #include <string.h>

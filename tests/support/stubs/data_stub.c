@@ -11,6 +11,7 @@
 #include "service/objects/planobj.h"
 #include "service/prepared/prepared.h"
 #include "service/rpc/calls.h"
+#include "service/rpc/data_status.h"
 #include "service/sched/sched.h"
 #include "service/session/session.h"
 #include "service/supervise/supervise.h"

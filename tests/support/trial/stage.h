@@ -9,7 +9,8 @@
 #define ATTND_TESTS_SUPPORT_TRIAL_STAGE_H
 
 #include "service/objects/ticket.h"
-#include "service/sched/lanes.h"
+#include "service/sched/sched.h"
+#include "service/sched/scheduler.h"
 #include "service/session/session.h"
 #include "service/supervise/supervise.h"
 #include "service/worker/port.h"

@@ -2,6 +2,7 @@
  * its answers. */
 #include "service/prepared/internal.h"
 #include "service/rpc/calls.h"
+#include "service/sched/lane.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/rigs/prepared_rig.h"
 
@@ -377,7 +378,8 @@ static void a_set_that_is_refused_on_the_way_in_changes_nothing(void **state)
     stage_expect(&client, 0, -ATTND_E_RANGE);
     CHECK_EQUAL(client.daemon->plans[plan - 1]->filled, 1);
     CHECK_EQUAL(client.daemon->plans[plan - 1]->set_version, version);
-    CHECK(memcmp(&before, &stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS], sizeof(before)) == 0);
+    CHECK(memcmp(&before, &stage.service.queue->runs[prepared % ATTND_DOORBELL_SLOTS],
+                 sizeof(before)) == 0);
 }
 
 static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **state)

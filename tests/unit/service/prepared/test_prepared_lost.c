@@ -2,6 +2,8 @@
  * answers to nothing. */
 #include "service/prepared/internal.h"
 #include "service/rpc/calls.h"
+#include "service/sched/lane.h"
+#include "service/sched/retire.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/rigs/prepared_rig.h"
 

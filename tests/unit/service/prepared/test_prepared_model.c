@@ -7,6 +7,7 @@
  * memory it writes. The worker here obeys its orders as late as it may and rings itself as often as
  * it may.
  */
+#include "service/sched/lane.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"

@@ -1,6 +1,8 @@
 /* test_complete.c - the end of an operation: what the client is told, what is counted, and that all
  * it held is given back. */
 #include "service/objects/quota.h"
+#include "service/sched/complete.h"
+#include "service/sched/flush.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>

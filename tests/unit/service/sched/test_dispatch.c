@@ -1,5 +1,7 @@
 /* test_dispatch.c - the step of a run: what it is told, what it must wait for, what it takes and
  * gives back. */
+#include "service/sched/complete.h"
+#include "service/sched/dispatch.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* test_lengths.c - which lengths an operation reads: those that its plan had when it was submitted,
  * and behind a set or an advance in its lane those that this left. */
+#include "service/sched/lane.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>

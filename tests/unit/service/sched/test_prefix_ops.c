@@ -2,6 +2,9 @@
  * test_prefix_ops.c - operations on the prefix tree between two played clients: what is refused,
  * what waits and for how long, and where the pages of a match lie.
  */
+#include "service/prefix/prefix.h"
+#include "service/sched/complete.h"
+#include "service/sched/results.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>

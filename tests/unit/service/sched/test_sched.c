@@ -1,5 +1,6 @@
 /* test_sched.c - lanes, operations and runs, with a worker and clients played by the test. */
 #include "schemas/atomics.h"
+#include "service/sched/lane.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>

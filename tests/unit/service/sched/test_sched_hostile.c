@@ -3,6 +3,7 @@
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "service/rpc/calls.h"
+#include "service/sched/lane.h"
 #include "service/supervise/worker_abi.h"
 #include "tests/support/rigs/sched_rig.h"
 

@@ -1,8 +1,10 @@
 /*
- * status.c - how the worker and its queue are, for everybody who asks.
+ * data_status.c - how the worker and its queue are, for everybody who asks.
  */
+#include "service/rpc/data_status.h"
+
 #include "schemas/atomics.h"
-#include "service/sched/lanes.h"
+#include "service/sched/sched.h"
 #include "service/supervise/supervise.h"
 
 /* Return: NULL where there is no GPU. */
@@ -44,7 +46,6 @@ static uint32_t switch_cost_us(const struct attnd_queue *queue)
 
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
-    const struct attnd_scheduler *scheduler = service->scheduler;
     const struct attnd_supervisor *supervisor = service->supervisor;
     const struct attnd_worker_info *info = &service->queue->info;
     *status = (struct attnd_data_status){
@@ -54,9 +55,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .worker_pid = supervisor->process.pid,
         .worker_restarts = supervisor->restarts,
         .tile_workers = service->queue->info.tile_workers,
-        .queue_runs = scheduler->dispatched,
         .worker_heartbeat = attnd_observe32(&service->queue->head->heartbeat),
-        .queue_waiting = scheduler->waiting_count + scheduler->blocked_count,
         .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
         .residency = residency_name(info->residency),
         .sms = info->sms,
@@ -68,18 +67,5 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .rates_source = rates_source_name(service->queue->rates.source),
         .rates = service->queue->rates,
         .switch_cost_us = switch_cost_us(service->queue)};
-}
-
-uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)
-{
-    uint64_t oldest_ns = 0;
-
-    if (!client->lanes)
-        return 0;
-    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
-        const struct attnd_sched_op *head = client->lanes->lane[i].head;
-        if (head && (!oldest_ns || head->taken_ns < oldest_ns))
-            oldest_ns = head->taken_ns;
-    }
-    return oldest_ns;
+    attnd_sched_counts(service->scheduler, &status->queue_runs, &status->queue_waiting);
 }

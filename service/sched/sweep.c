@@ -1,12 +1,23 @@
 /*
- * sched.c - sessions in and out, and the sweep.
+ * sweep.c - sessions in and out, and the sweep.
  *
  * The loop sweeps: retires first, because they make room, then each session's ring. Doorbells and
  * notifications wait for the end (flush.c). Timer and worker events end with the same flush.
  */
-#include "service/sched/lanes.h"
+#include "service/sched/sched.h"
 
 #include "schemas/atomics.h"
+#include "service/objects/quota.h"
+#include "service/sched/close.h"
+#include "service/sched/deadline.h"
+#include "service/sched/flush.h"
+#include "service/sched/lane.h"
+#include "service/sched/parked.h"
+#include "service/sched/planner.h"
+#include "service/sched/results.h"
+#include "service/sched/retire.h"
+#include "service/sched/scheduler.h"
+#include "service/sched/submit.h"
 #include "service/supervise/supervise.h"
 
 #include <stdlib.h>
@@ -120,6 +131,28 @@ int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
     scheduler->open[scheduler->open_count++] = session;
     client->lanes = session;
     return 0;
+}
+
+/* ---- what can be read of it ---- */
+
+void attnd_sched_counts(const struct attnd_scheduler *scheduler, uint32_t *runs, uint32_t *waiting)
+{
+    *runs = scheduler->dispatched;
+    *waiting = scheduler->waiting_count + scheduler->blocked_count;
+}
+
+uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)
+{
+    uint64_t oldest_ns = 0;
+
+    if (!client->lanes)
+        return 0;
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
+        const struct attnd_sched_op *head = client->lanes->lane[i].head;
+        if (head && (!oldest_ns || head->taken_ns < oldest_ns))
+            oldest_ns = head->taken_ns;
+    }
+    return oldest_ns;
 }
 
 /* ---- the sweep ---- */

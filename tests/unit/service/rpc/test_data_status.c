@@ -1,5 +1,6 @@
 /* test_data_status.c - what of the worker's words is told to those who ask for the status. */
-#include "service/sched/lanes.h"
+#include "service/rpc/data_status.h"
+#include "service/sched/scheduler.h"
 #include "service/supervise/supervise.h"
 
 #include <setjmp.h>
