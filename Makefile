@@ -130,8 +130,8 @@ $(GENOBJ): $(BUILD)/obj/gen/%.o: $(BUILD)/gen/schemas/%.c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_avx2 := -mavx2 -mfma -mf16c
 isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,$<),$(FLAGS_avx2))
-# Inner loops are worth what the compiler can do, where they are not instrumented.
-hot_flags = $(if $(filter persistent/cpu/kernel%,$<),$(if $(SANITIZE),-DUNROLL=,-O3) -ffp-contract=fast)
+# Inner loops are worth what the compiler can do.
+hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
 # What judges is not under test, and instrumented it would take most of the time of those that are.
 judge_flags = $(if $(filter tests/support/oracle/%,$<),$(if $(SANITIZE),-O2 -fno-sanitize=$(SANITIZE)))
 # What libattnd.so and libattnd-cuda.so are made of.
