@@ -300,7 +300,7 @@ struct attnd_stream_launcher {
     uint32_t last;                  /* of what */
 };
 
-/* What ends is still there. */
+/* What ends is still there, and no launch finds it any more. */
 static void hear_prepared(struct attnd_stream_launcher *launcher, uint32_t prepared)
 {
     struct attnd_prepare_args args;
@@ -308,7 +308,7 @@ static void hear_prepared(struct attnd_stream_launcher *launcher, uint32_t prepa
     Attnd__Status *status = harness_status(&harness);
     CHECK_EQUAL(status->sessions[0]->prepared, 1);
     attnd__status__free_unpacked(status, NULL);
-    CHECK_OK(attnd_prepared_args(launcher->session, prepared, &args, &plan));
+    CHECK_ERROR(attnd_prepared_args(launcher->session, prepared, &args, &plan), ATTND_E_UNKNOWN);
     launcher->prepared++;
     launcher->last = prepared;
 }
@@ -317,7 +317,7 @@ static void hear_plan(struct attnd_stream_launcher *launcher, uint32_t plan)
 {
     uint64_t serial;
     uint32_t pool;
-    CHECK_OK(attnd_plan_pool(launcher->session, plan, &pool, &serial));
+    CHECK_ERROR(attnd_plan_pool(launcher->session, plan, &pool, &serial), ATTND_E_UNKNOWN);
     launcher->plan++;
     launcher->last = plan;
 }
