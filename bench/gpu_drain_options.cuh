@@ -21,7 +21,8 @@ namespace
 struct Options {
     std::string only;     /* part of a name; or, with a comma, whole names */
     std::string portable; /* folder of kernels that take the place of those built in */
-    uint32_t paths = attnd::paths_all, workers = 0, plan_workers = 0, drain = 0, runs = 0, engine = 0;
+    uint32_t paths = attnd::paths_all, workers = 0, plan_workers = 0, drain = 0, runs = 0,
+             engine = 0;
 };
 
 /* @text: NULL behind the last argument. Ends the program if there is no such option or value. */

@@ -63,8 +63,8 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
                   const struct attnd_prepare_args *args, uint32_t *prepared);
 
 /** attnd_unprepare() - the reverse; returns when nothing of it is in flight. A launch that comes
- * after it, of a graph for instance, is answered with -ATTND_E_UNKNOWN, whatever was prepared since.
- * Return: 0; -ATTND_E_UNKNOWN. */
+ * after it, of a graph for instance, is answered with -ATTND_E_UNKNOWN, whatever was prepared
+ * since. Return: 0; -ATTND_E_UNKNOWN. */
 int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
 
 /**

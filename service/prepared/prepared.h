@@ -58,7 +58,7 @@ struct attnd_prepared {
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* q, o, lse; referenced */
     struct attnd_sqe_run wish;                       /* as it was asked for */
     uint32_t lane;
-    uint32_t next; /* in its plan's list or the free list; ATTND_NONE */
+    uint32_t next;    /* in its plan's list or the free list; ATTND_NONE */
     uint32_t serial;  /* counts beginnings and ends: no two runs of the slot had the same one */
     uint32_t unacked; /* control commands about it, sent and not acked */
     uint8_t due;      /* a control command about it waits to be sent */

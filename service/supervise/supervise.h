@@ -59,9 +59,9 @@ struct attnd_supervisor {
     uint64_t delay_ns; /* before the next start; 0: none */
     struct attnd_watch *control_watch, *pidfd_watch;
     struct attnd_watch *timer; /* the next start, or how long one may take; NULL: it is stopped */
-    struct attnd_fault fault; /* why the worker says it cannot start */
-    char last_end[96];        /* how the worker before this one ended */
-    struct attnd_watch *watchdog; /* as timer */
+    struct attnd_fault fault;  /* why the worker says it cannot start */
+    char last_end[96];         /* how the worker before this one ended */
+    struct attnd_watch *watchdog;         /* as timer */
     uint32_t heartbeat, heartbeat_missed; /* seen last; looks since that found it unchanged */
 };
 

@@ -83,7 +83,8 @@ __device__ __forceinline__ DoorbellRules doorbell_rules(const Dispatch *dispatch
  * doorbell that is not rung, and of a number below the first: huge. */
 __device__ __forceinline__ uint32_t doorbell_names(const DoorbellRules &rules, uint32_t value)
 {
-    static_assert(ATTND_DOORBELL_RUNG % ATTND_DOORBELL_SLOTS == 0, "the number's slot is the word's");
+    static_assert(ATTND_DOORBELL_RUNG % ATTND_DOORBELL_SLOTS == 0,
+                  "the number's slot is the word's");
     return value % ATTND_DOORBELL_SLOTS - rules.transient;
 }
 
@@ -173,9 +174,9 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     Prepared run;
     static_assert(sizeof(run) == sizeof(words), "one load");
     memcpy(&run, &words, sizeof(run));
-    const bool good =
-        open & there & doorbell_begins(rules, run, words.z, doorbells.index, doorbell) &
-        doorbell_means(run, value);
+    const bool good = open & there &
+                      doorbell_begins(rules, run, words.z, doorbells.index, doorbell) &
+                      doorbell_means(run, value);
     const uint32_t begins = __ballot_sync(0xffffffffu, good);
     const uint32_t rank = __popc(begins & below), at = first + rank;
     const bool begin = good && rank < room;

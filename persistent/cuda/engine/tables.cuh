@@ -68,8 +68,8 @@ __device__ __forceinline__ void engine_version(EnginePlan *plan, uint64_t set_ve
  * slot. */
 __device__ __forceinline__ void engine_tables_beside(EngineSession *session, uint32_t slot)
 {
-    const auto *word = reinterpret_cast<const unsigned long long *>(
-        &session->runs[slot].plan->set_version);
+    const auto *word =
+        reinterpret_cast<const unsigned long long *>(&session->runs[slot].plan->set_version);
     uint64_t version;
     do {
         fence_order();
