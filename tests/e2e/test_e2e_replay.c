@@ -120,6 +120,18 @@ static int run(const char *const *arguments)
     return WEXITSTATUS(status);
 }
 
+/* What it prints, and nothing else: the caller's. */
+static json_t *report_of(const char *const arguments[])
+{
+    json_error_t error;
+
+    assert_int_equal(run(arguments), 0);
+    json_t *report = json_loads(output, JSON_REJECT_DUPLICATES, &error);
+    if (!report)
+        fail_msg("%s in: %s", error.text, output);
+    return report;
+}
+
 /* "verified N rows, 0 mismatches" in @text, and nothing behind it. Return: N. */
 static unsigned long verified_rows_of(const char *text)
 {
@@ -173,13 +185,9 @@ static void pages_brought_from_service_to_service_replay_without_a_mismatch(void
                                      "--json",     "-",
                                      NULL};
     json_int_t handed_over = 0, brought = 0;
-    json_error_t error;
 
     (void)state;
-    assert_int_equal(run(arguments), 0);
-    json_t *report = json_loads(output, JSON_REJECT_DUPLICATES, &error);
-    if (!report)
-        fail_msg("%s in: %s", error.text, output);
+    json_t *report = report_of(arguments);
     assert_int_equal(json_unpack(report, "{s:{s:{s:I, s:I}}}", "cache_service", "total",
                                  "handover_bytes", &handed_over, "handover_bytes_brought",
                                  &brought),
@@ -222,13 +230,9 @@ static void a_comparison_says_what_sharing_saves(void **state)
     const char *const arguments[] = {
         "--trace", "bench/traces/sample.jsonl", "--compare", "none", "--json", "-", SMALL, NULL};
     json_int_t shared = 0, apart = 0;
-    json_error_t error;
 
     (void)state;
-    assert_int_equal(run(arguments), 0);
-    json_t *report = json_loads(output, JSON_REJECT_DUPLICATES, &error);
-    if (!report)
-        fail_msg("%s in: %s", error.text, output);
+    json_t *report = report_of(arguments);
     assert_int_equal(json_unpack(report, "{s:{s:{s:I}}, s:{s:{s:I}}}", "cache_service", "total",
                                  "kv_bytes_read", &shared, "cache_none", "total", "kv_bytes_read",
                                  &apart),

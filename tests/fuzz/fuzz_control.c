@@ -47,36 +47,18 @@ static void repeat(const Attnd__Request *request)
     free(packed);
 }
 
-/* In a buffer of any size: small ones are where an allocator goes wrong. */
 static void decode_twice(const uint8_t *bytes, size_t size, size_t room)
 {
     struct decoded d;
-    uint8_t *copy = malloc(size + 1);
 
-    fuzz_require(copy != NULL, "memory");
-    memcpy(copy, bytes, size);
-    decode(&d, copy, size, room);
+    decode(&d, bytes, size, room);
     if (d.code == 0 && attnd_admit_known(&d.request->base))
         repeat(d.request);
     free(d.buffer);
-    free(copy);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static struct made_message made;
-    struct case_source source = {.bytes = data, .bytes_left = bytes};
-
-    if (!data || bytes < 4 || bytes > ATTND_DATAGRAM_BYTES_MAX)
-        return 0;
-    const uint32_t raw = case_below(&source, 2);
-    const size_t room = case_below(&source, 4) ? ATTND_CONTROL_DECODE_BYTES
-                                               : 16u * (1u + (size_t)case_below(&source, 512));
-    if (raw) {
-        decode_twice(source.bytes, source.bytes_left, room);
-        return 0;
-    }
-    made_message(&made, &source, &attnd__request__descriptor);
-    decode_twice(made.bytes, made.size, room);
+    made_or_raw(data, bytes, &attnd__request__descriptor, ATTND_CONTROL_DECODE_BYTES, decode_twice);
     return 0;
 }

@@ -2,6 +2,11 @@
  * made_message.c - see made_message.h.
  */
 #include "tests/fuzz/made_message.h"
+#include "ipc/fdpass.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #define DEPTH_MAX 3u
 
@@ -99,4 +104,25 @@ void made_message(struct made_message *to, struct case_source *source,
 {
     to->size = 0;
     put_fields(to, source, descriptor, 0);
+}
+
+void made_or_raw(const uint8_t *data, size_t bytes, const ProtobufCMessageDescriptor *descriptor,
+                 size_t room_bytes, void (*decode)(const uint8_t *copy, size_t size, size_t room))
+{
+    static struct made_message made;
+    struct case_source source = {.bytes = data, .bytes_left = bytes};
+
+    if (!data || bytes < 4 || bytes > ATTND_DATAGRAM_BYTES_MAX)
+        return;
+    const uint32_t raw = case_below(&source, 2);
+    const size_t room =
+        case_below(&source, 4) ? room_bytes : 16u * (1u + (size_t)case_below(&source, 512));
+    if (!raw)
+        made_message(&made, &source, descriptor);
+    const size_t size = raw ? source.bytes_left : made.size;
+    uint8_t *copy = malloc(size + 1);
+    fuzz_require(copy != NULL, "memory");
+    memcpy(copy, raw ? source.bytes : made.bytes, size);
+    decode(copy, size, room);
+    free(copy);
 }

@@ -23,4 +23,11 @@ struct made_message {
 void made_message(struct made_message *to, struct case_source *source,
                   const ProtobufCMessageDescriptor *descriptor);
 
+/** made_or_raw() - an input of a fuzz target: half of them are bytes of a message, and half choices
+ * that make one of @descriptor's type. @decode: is given a copy that ends where it says, and how
+ * many bytes it may decode into: @room_bytes, or fewer, because small ones are where an allocator
+ * goes wrong. */
+void made_or_raw(const uint8_t *data, size_t bytes, const ProtobufCMessageDescriptor *descriptor,
+                 size_t room_bytes, void (*decode)(const uint8_t *copy, size_t size, size_t room));
+
 #endif
