@@ -11,6 +11,7 @@ Importing it loads libattnd.so and compares the layout of its structs with the o
 
 from ._abi import LayoutMismatch
 from ._library import lib as _lib
+from ._waiting import Operation
 from .attention import BatchAttention
 from .errors import (
     Busy, Cancelled, Device, Disconnected, Error, Expired, Forked, Full, Invalid, NoMemory, NoSpace,
@@ -20,7 +21,7 @@ from .errors import (
 from .memory import Memory, Tensor
 from .pool import KVCache, PagePool
 from .prefix import PrefixCache, PrefixOperation, PrefixResult
-from .session import Operation, Session
+from .session import Session
 
 __version__ = _lib.attnd_version().decode()
 

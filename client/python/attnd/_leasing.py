@@ -9,8 +9,8 @@ import numpy
 
 from . import _abi
 from ._library import lib
+from ._waiting import Operation
 from .errors import last_error
-from .session import Operation
 
 Found = typing.TypeVar("Found")
 

@@ -24,9 +24,9 @@ from ._prepared import Prepared
 from ._settings import Settings
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
+from ._waiting import Operation, Refusal
 from .errors import Error, NoMemory, NoSpace, checked
 from .memory import Tensor
-from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides

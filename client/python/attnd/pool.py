@@ -19,9 +19,9 @@ import numpy
 from . import _abi, _convert, _dlpack
 from ._leasing import BringOperation
 from ._library import lib
+from ._waiting import Operation
 from .errors import checked
 from .memory import BYTES, Memory, current_cuda_device, describe, dtype_name
-from .session import Operation
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence

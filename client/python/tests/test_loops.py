@@ -8,7 +8,7 @@ import unittest
 import unittest.mock
 
 import attnd
-from attnd import session
+from attnd import _waiting
 from attnd._library import lib
 from attnd.errors import checked
 from service import ServiceTest
@@ -103,7 +103,7 @@ class LoopsTest(ServiceTest):
         """As a signal's exception does that comes before the lead is given up."""
 
         def interrupted():
-            lead = session._Lead()
+            lead = _waiting._Lead()
             self.assertTrue(self.session._take_lead(lead))
 
         thread = threading.Thread(target=interrupted)
@@ -124,7 +124,7 @@ class LoopsTest(ServiceTest):
         leads = []
 
         def take():
-            leads.append(session._Lead())
+            leads.append(_waiting._Lead())
             self.assertTrue(self.session._take_lead(leads[0]))
 
         thread = threading.Thread(target=take)
@@ -217,7 +217,7 @@ class LoopsTest(ServiceTest):
 
         self.leads.leaves = thread = threading.Thread(target=leaves)
         self.hold(lambda: threading.current_thread() is thread, lambda: None)
-        with unittest.mock.patch("attnd.session._FOLLOW_S", 20):
+        with unittest.mock.patch("attnd._waiting._FOLLOW_S", 20):
             thread.start()
             self.assertTrue(self.collecting.wait(20))
             operation = self.submit()
