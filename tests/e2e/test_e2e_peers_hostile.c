@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -460,11 +461,20 @@ static void tell_a_lie(struct giver *giver, const struct side *side, enum lie li
     CHECK(asked && asked->message_case == ATTND__PEER_MESSAGE__MESSAGE_TAKE);
     const uint64_t number = asked->take->transfer;
     attnd__peer_message__free_unpacked(asked, NULL);
+    /* Nothing is copied, so nobody is done, until the lie has been heard. */
+    const pid_t worker = lie == UNASKED ? harness_worker(&service) : -1;
+    if (worker > 0)
+        CHECK_EQUAL(kill(worker, SIGSTOP), 0);
     grant(giver, number, lie);
     go_on_lying(giver, number, lie);
+    if (worker > 0) {
+        expect_hung_up(giver->link);
+        giver->link = -1;
+        CHECK_EQUAL(kill(worker, SIGCONT), 0);
+    }
     const struct attnd_completion completion = side_wait(side, LONG_MS);
     CHECK_EQUAL(completion.fault.code, code_of(lie));
-    if (code_of(lie) == -ATTND_E_PEER_LOST) {
+    if (code_of(lie) == -ATTND_E_PEER_LOST && giver->link >= 0) {
         expect_hung_up(giver->link);
         giver->link = -1;
     }

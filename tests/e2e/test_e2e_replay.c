@@ -181,7 +181,6 @@ static void pages_brought_from_service_to_service_replay_without_a_mismatch(void
                                      "--limit",    "16",
                                      "--samples",  "8",
                                      "--pool-mib", "24",
-                                     "--compare",  "none",
                                      "--json",     "-",
                                      NULL};
     json_int_t handed_over = 0, brought = 0;
