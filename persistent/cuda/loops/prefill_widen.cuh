@@ -200,34 +200,56 @@ template <typename T, int D, typename Policy> struct Widen {
         to ^= (chunk * 2 % 8 ^ row) << 4;
         const uint32_t at[2] = {to + place_in_block<D, values>(own * 8, 0),
                                 to + place_in_block<D, values>((own + loader_warps) * 8, 0)};
+        cp_async_wait<Rows::shares - 1>();
+        Pieces now = pieces(raw, 0, 0);
 #pragma unroll
         for (uint32_t i = 0; i < Rows::shares; i++) {
-            cp_async_wait<Rows::shares - 1>();
             const uint32_t group = at[i % 2] + i / 2 * pair;
 #pragma unroll
-            for (uint32_t n = 0; n < units && has_group(i); n += at_once)
-                convert_parts<KV, values>(raw, group, i, n, next);
+            for (uint32_t n = 0; n < units; n += at_once) {
+                Pieces then = {}; /* asked for before these are computed with */
+                if (n + at_once < units) {
+                    then = pieces(raw, i, n + at_once);
+                } else if (i + 1 < Rows::shares) {
+                    cp_async_wait<Rows::shares - 2>();
+                    if (has_group(i + 1))
+                        then = pieces(raw, i + 1, 0);
+                }
+                if (has_group(i))
+                    convert_parts<KV, values>(now, raw, group, i, n, next);
+                now = then;
+            }
             cp_async_commit();
         }
     }
 
-    /* Parts of group @i, from part @n on, to that group's place; and those of @next. */
-    template <typename KV, bool values>
-    __device__ static __forceinline__ void convert_parts(uint32_t raw, uint32_t group, uint32_t i,
-                                                         uint32_t n, const Lines &next)
+    /* A lane's bytes of group @i, from part @n on. */
+    struct Pieces {
+        uint4 of[at_once];
+    };
+    __device__ static __forceinline__ Pieces pieces(uint32_t raw, uint32_t i, uint32_t n)
     {
-        uint4 piece[at_once];
-        Sources from = {};
+        Pieces pieces;
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++)
-            piece[u] = load_shared16(raw_part(raw, i, n + u));
+            pieces.of[u] = load_shared16(raw_part(raw, i, n + u));
+        return pieces;
+    }
+
+    /* Parts of group @i, from part @n on, to that group's place; and those of @next. */
+    template <typename KV, bool values>
+    __device__ static __forceinline__ void convert_parts(const Pieces &now, uint32_t raw,
+                                                         uint32_t group, uint32_t i, uint32_t n,
+                                                         const Lines &next)
+    {
+        Sources from = {};
         if (next.from)
             from = sources(next, i, n);
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
             const uint32_t row = (n + u) * step, to = (group ^ row << 4) + row * 128;
-            put<KV, values>(to, piece[u].x, piece[u].y);
-            put<KV, values>(to ^ 16, piece[u].z, piece[u].w);
+            put<KV, values>(to, now.of[u].x, now.of[u].y);
+            put<KV, values>(to ^ 16, now.of[u].z, now.of[u].w);
         }
         if (next.from)
             copy(next, from, raw, i, n);

@@ -155,10 +155,17 @@ __device__ __forceinline__ void consume_other(const WorkSlot *slot)
     }
 }
 
+/* Registers of a thread. Two consumer warpgroups and a producer share the CTA's 168 for each of its
+ * threads. Loaders that convert fp8 hold the bytes of one step while they compute with another's. */
+template <int D, typename Policy>
+constexpr int producer_registers = Policy::narrow && D != latent_dim ? 56 : 40;
+template <int D, typename Policy>
+constexpr int consumer_registers = (3 * 168 - producer_registers<D, Policy>) / 2;
+
 template <typename T, typename Policy>
 __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bars)
 {
-    registers_more<232>();
+    registers_more<consumer_registers<latent_dim, Policy>>();
     WorkSlots *work = cta_work();
     Consumer<latent_dim> self = {bars, 0, 0};
     for (uint32_t number = 0;; number++) {
@@ -181,7 +188,7 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
 {
-    registers_more<232>();
+    registers_more<consumer_registers<D, Policy>>();
     WorkSlots *work = cta_work();
     Consumer<D> self = {bars, 0, 0};
     Path before = path_skip;
@@ -356,7 +363,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         else
             consume<T, D, Policy>(&bars);
     } else {
-        registers_fewer<40>();
+        registers_fewer<producer_registers<D, Policy>>();
         const uint32_t worker = first_worker + blockIdx.x;
         const bool warms_up = first_item<D> != 0 && warp == 1 && !launch.plan;
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
