@@ -230,14 +230,18 @@ attnd_batch_view batch_of(const Bench &b)
 void set_plan(Bench &b, const attnd_plan_limits &limits)
 {
     const Shape &s = b.shape;
-    std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
-    for (uint32_t i = 0; i <= s.batch; i++) {
-        qo[i] = int32_t(i * s.rows);
-        kv[i] = int32_t(i * b.pages);
+    std::vector<int32_t> qo(1, 0), kv(1, 0), last, ids;
+    for (uint32_t i = 0; i < s.batch; i++) {
+        const uint32_t keys = s.kv_of(i), pages = (keys + s.page_size - 1) / s.page_size;
+        const auto first = b.page_ids.begin() + i * b.pages;
+        ids.insert(ids.end(), first, first + pages);
+        qo.push_back(int32_t((i + 1) * s.rows));
+        kv.push_back(int32_t(ids.size()));
+        last.push_back(int32_t((keys - 1) % s.page_size + 1));
     }
-    std::fill(last.begin(), last.end(), int32_t((s.kv - 1) % s.page_size + 1));
     attnd_batch_view batch = batch_of(b);
-    batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
+    batch.pages = uint32_t(ids.size());
+    batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), ids.data(), last.data()};
     attnd_fault fault = {};
     int code = attnd_plan_new(&limits, b.solo.queue + plan_at,
                               describe_pool(b, b.solo.queue + pool_at), pool_at, &b.plan);
@@ -390,12 +394,15 @@ void print(const Bench &b, double device_us, double host_us, double mhz, float e
 {
     const Shape &s = b.shape;
     const struct attnd_plan_head *head = attnd_plan_head(b.plan);
-    double pairs = 0;
-    for (uint32_t r = 0; r < s.rows; r++)
-        pairs += s.kv - s.rows + r + 1;
-    double tflops = 2.0 * s.batch * s.heads_q * pairs * (s.dim + s.vo()) / device_us / 1e6;
-    double key = s.one_plane() ? s.dim : s.dim + s.vo();
-    double gbps = key / s.dim * b.plane_bytes / device_us / 1e3;
+    double pairs = 0, keys = 0;
+    for (uint32_t i = 0; i < s.batch; i++) {
+        keys += s.kv_of(i);
+        for (uint32_t r = 0; r < s.rows; r++)
+            pairs += s.kv_of(i) - s.rows + r + 1;
+    }
+    double tflops = 2.0 * s.heads_q * pairs * (s.dim + s.vo()) / device_us / 1e6;
+    double elements = s.one_plane() ? s.dim : s.dim + s.vo();
+    double gbps = keys * s.heads_kv * elements * attnd_dtype_bytes(s.kv_type()) / device_us / 1e3;
     printf("%-22s %5u items  device %9.1f us  host %9.1f us  %7.0f GB/s  %6.1f TFLOP/s  %4.0f MHz  "
            "error %.1e%s\n",
            s.name, head->tiles * head->heads_kv, device_us, host_us, s.rows == 1 ? gbps : 0.0,
@@ -450,16 +457,17 @@ bool bench_engine(Bench &b, const Options &options, double device_us)
     MUST(cudaMalloc(&b.weights, weights_bytes));
     MUST(cudaMemset(b.weights, 0, weights_bytes));
     double us[3];
-    cudaGraphExec_t without = capture(b.weights, s.layers, nullptr, b.streams[0]);
     OwnCut cut;
     MUST(cut.open(*head, attnd_plan_pace(b.plan), own.workers, b.page_ids, s.page_size, s.rows,
                   s.kv));
-    MUST(cut.set(s.kv, s.kv));
+    std::vector<int32_t> lengths;
+    for (uint32_t i = 0; i < s.batch; i++)
+        lengths.push_back(int32_t(s.kv_of(i)));
+    MUST(cut.set(lengths));
     double cut_us_of[2] = {};
     float error = 0;
     uint32_t code = 0;
     for (uint32_t way = 0; way < 3; way++) {
-        own.early = way == 1;
         if (way == 2) {
             MUST(cudaDeviceSynchronize());
             error = check(b);
@@ -467,21 +475,19 @@ bool bench_engine(Bench &b, const Options &options, double device_us)
             MUST(cudaMemset(b.o, 0xff, b.o_bytes * s.layers));
             own.cut = &cut;
         }
-        cudaGraphExec_t with = capture(b.weights, s.layers, &own, b.streams[0]);
-        const double whole = graph_us(with, b.streams[0], 12);
-        us[way] = (whole - graph_us(without, b.streams[0], 12)) / (4 * s.layers) - device_us;
-        cudaGraphExecDestroy(with);
+        us[way] = launched_us(own, b.weights, s.layers, way > 0, b.streams[0]) - device_us;
     }
-    cudaGraphExecDestroy(without);
     cudaFree(b.weights);
     MUST(cudaDeviceSynchronize());
     error = std::max(error, check(b));
     code |= own.error_of_lane();
     cut_us_of[0] = cut_us(&own, b.streams[0]);
-    MUST(cut.set(s.kv / 4 + 1, s.kv));
+    for (uint32_t i = 0; i < s.batch; i++)
+        lengths[i] = int32_t(s.kv / 4 + 1 + uint64_t(s.kv) * 3 / 4 * (i * 37 % 64) / 64);
+    MUST(cut.set(lengths));
     cut_us_of[1] = cut_us(&own, b.streams[0]);
-    printf("%-22s launched behind a layer's weights, over the tiles: %5.1f us, early %5.1f, cut on "
-           "the device %5.1f  cut %4.1f us, of uneven lengths %4.1f  error %.1e lane %u%s\n",
+    printf("%-22s launched behind a layer's weights, over the tiles: %5.1f us, and its code %5.1f, "
+           "cut on the device %5.1f  cut %4.1f us, of other lengths %4.1f  error %.1e lane %u%s\n",
            s.name, us[0], us[1], us[2], cut_us_of[0], cut_us_of[1], double(error), code,
            error < 6e-3f && !code ? "" : "  WRONG");
     fflush(stdout);

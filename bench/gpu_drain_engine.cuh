@@ -45,7 +45,6 @@ extern "C" __global__ void attnd_engine_cut_lengths(attnd::EngineSession *sessio
 struct OwnCut {
     attnd_engine_cut args;
     uint32_t shared_bytes;
-    std::vector<int32_t> lengths;
 
     /* @pages: [requests][stride]. Requests have @rows each and lengths of their own. */
     cudaError_t open(const struct attnd_plan_head &head, const attnd_pace &pace, uint32_t workers,
@@ -107,12 +106,8 @@ struct OwnCut {
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
     }
 
-    /* Lengths from @least to @most, in no order. */
-    cudaError_t set(uint32_t least, uint32_t most)
+    cudaError_t set(const std::vector<int32_t> &lengths)
     {
-        lengths.resize(args.shape.requests);
-        for (uint32_t r = 0; r < lengths.size(); r++)
-            lengths[r] = int32_t(least + (most - least) * uint64_t(r * 37 % 64) / 63);
         return cudaMemcpy(reinterpret_cast<void *>(args.lengths), lengths.data(),
                           lengths.size() * 4, cudaMemcpyHostToDevice);
     }
@@ -131,7 +126,6 @@ struct OwnLaunches {
     char *mirror, *scratch, *image;
     attnd_engine_plan place;
     uint32_t workers, variant;
-    bool early;
     const OwnCut *cut; /* NULL: the host's plan */
 
     /* @plan_at: where the planner wrote the plan. Return: a code of CUDA's. */
@@ -200,16 +194,11 @@ struct OwnLaunches {
         uint32_t number = variant, first = 0, gang = 1;
         attnd::EngineLaunch launched = {session, plan, slot, 1, 0, 0};
         void *arguments[] = {&resident, &number, &first, &gang, &launched};
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(workers);
         config.blockDim = dim3(attnd::resident_threads);
         config.dynamicSmemBytes = kernel.shared_bytes;
         config.stream = stream;
-        config.attrs = &attribute;
-        config.numAttrs = early;
         return cudaLaunchKernelExC(&config, kernel.kernel, arguments);
     }
 
@@ -235,6 +224,23 @@ __global__ void engine_kernel(const uint4 *weights, uint64_t count, uint32_t *wo
     uint32_t sum = 0;
     for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
         sum ^= __ldcs(weights + i).x;
+    if (sum == 0x12345)
+        *word = sum;
+}
+
+/* And its matrix products: 256 KB of straight code, as much as instruction caches hold. */
+__global__ void engine_code(uint32_t *word)
+{
+    uint32_t sum = threadIdx.x;
+#pragma unroll
+    for (int part = 0; part < 256; part++) {
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            asm volatile("xor.b32 %0, %0, %1;\n\tadd.u32 %0, %0, %1;\n"
+                         : "+r"(sum)
+                         : "r"(blockIdx.x));
+        __syncthreads();
+    }
     if (sum == 0x12345)
         *word = sum;
 }
@@ -279,8 +285,9 @@ inline double cut_us(OwnLaunches *own, cudaStream_t stream)
 /* A layer's, read in front of each run. */
 constexpr uint64_t weights_bytes = 96ull << 20;
 
-/* Four runs of each layer; @own NULL: the same without the runs. */
-inline cudaGraphExec_t capture(const char *from, uint32_t layers, OwnLaunches *own,
+/* Four runs of each layer; @own NULL: the same without the runs. @code: the caches hold other
+ * code, too. */
+inline cudaGraphExec_t capture(const char *from, uint32_t layers, OwnLaunches *own, bool code,
                                cudaStream_t stream)
 {
     const uint4 *weights = reinterpret_cast<const uint4 *>(from);
@@ -292,6 +299,8 @@ inline cudaGraphExec_t capture(const char *from, uint32_t layers, OwnLaunches *o
         own->refresh(stream);
     for (uint32_t layer = 0; layer < 4 * layers; layer++) {
         engine_kernel<<<132, 1024, 0, stream>>>(weights, weights_bytes / 16, word);
+        if (code)
+            engine_code<<<132, 32, 0, stream>>>(word);
         if (own)
             MUST(own->launch(layer % layers, stream));
         engine_kernel<<<132, 256, 0, stream>>>(weights, 0, word);
@@ -300,6 +309,18 @@ inline cudaGraphExec_t capture(const char *from, uint32_t layers, OwnLaunches *o
     MUST(cudaGraphInstantiate(&executable, graph, 0));
     MUST(cudaGraphDestroy(graph));
     return executable;
+}
+
+/* Return: us of a run. */
+inline double launched_us(OwnLaunches &own, const char *from, uint32_t layers, bool code,
+                          cudaStream_t stream)
+{
+    cudaGraphExec_t with = capture(from, layers, &own, code, stream);
+    cudaGraphExec_t without = capture(from, layers, nullptr, code, stream);
+    const double us = graph_us(with, stream, 12) - graph_us(without, stream, 12);
+    cudaGraphExecDestroy(with);
+    cudaGraphExecDestroy(without);
+    return us / (4 * layers);
 }
 
 #endif

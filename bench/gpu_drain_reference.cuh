@@ -30,6 +30,7 @@ struct Shape {
     uint32_t dim_vo = 0;      /* of V and o; 0: dim */
     uint32_t kv_dtype = 0;    /* of K and V; 0: dtype */
     uint32_t fixed_split = 0; /* keys of a part; 0: as balance wants */
+    uint32_t least = 0; /* keys of the first request, if the others have more and more, to kv */
 
     __host__ __device__ uint32_t kv_type() const
     {
@@ -39,6 +40,10 @@ struct Shape {
     __host__ __device__ uint32_t vo() const
     {
         return dim_vo ? dim_vo : dim;
+    }
+    __host__ __device__ uint32_t kv_of(uint32_t request) const
+    {
+        return least ? least + (kv - least) * request / (batch - 1) : kv;
     }
     /* Latents: V is the front of K, in one plane. */
     __host__ __device__ bool one_plane() const
@@ -162,7 +167,7 @@ __global__ void reference(ReferenceArgs a)
     const Shape &s = a.shape;
     uint32_t row = a.samples[blockIdx.x].x, head = a.samples[blockIdx.x].y, t = threadIdx.x;
     uint32_t request = row / s.rows, kv_head = head / (s.heads_q / s.heads_kv);
-    uint32_t visible = s.kv - s.rows + row % s.rows + 1;
+    uint32_t visible = s.kv_of(request) - s.rows + row % s.rows + 1;
     uint32_t first = s.window && visible > s.window ? visible - s.window : 0;
     uint32_t pages = (s.kv + s.page_size - 1) / s.page_size;
     const uint16_t *q = a.q + (uint64_t(row) * s.heads_q + head) * s.dim;

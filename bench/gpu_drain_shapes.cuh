@@ -16,14 +16,24 @@ constexpr Shape in_splits(Shape shape, uint32_t keys)
     return shape;
 }
 
+/* The same with requests of all lengths from @keys on. */
+constexpr Shape from_keys(uint32_t keys, Shape shape)
+{
+    shape.least = keys;
+    return shape;
+}
+
 constexpr Shape shapes[] = {
     {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
     {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
-    {"engine_a_32_8", 8, 1, 1130, 16, 32, 8, 128, ATTND_FP16, true, 16, 100},
-    {"engine_a_8_1", 8, 1, 1130, 16, 8, 1, 128, ATTND_FP16, true, 32, 100},
-    {"engine_b_32_8", 64, 1, 3200, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
-    {"engine_b_8_1", 64, 1, 3200, 16, 8, 1, 128, ATTND_FP16, true, 8, 50},
-    {"engine_s_32_8", 32, 5, 2500, 16, 32, 8, 128, ATTND_FP16, true, 4, 50},
+    from_keys(1000, {"engine_a_32_8", 8, 1, 1259, 16, 32, 8, 128, ATTND_FP16, true, 16, 100}),
+    from_keys(1000, {"engine_a_8_1", 8, 1, 1259, 16, 8, 1, 128, ATTND_FP16, true, 32, 100}),
+    from_keys(1000, {"engine_a_16_8", 8, 1, 1259, 16, 16, 8, 128, ATTND_BF16, true, 16, 100}),
+    from_keys(500, {"engine_b_32_8", 64, 1, 3839, 16, 32, 8, 128, ATTND_FP16, true, 2, 50}),
+    from_keys(500, {"engine_b_8_1", 64, 1, 3839, 16, 8, 1, 128, ATTND_FP16, true, 8, 50}),
+    from_keys(2000, {"engine_s_32_8", 32, 5, 2527, 16, 32, 8, 128, ATTND_FP16, true, 4, 50}),
+    from_keys(2000, {"engine_s_8_1", 32, 5, 2527, 16, 8, 1, 128, ATTND_FP16, true, 16, 50}),
+    from_keys(2000, {"engine_s_16_8", 32, 5, 2527, 16, 16, 8, 128, ATTND_BF16, true, 4, 50}),
     {"decode_256x1024", 256, 1, 1024, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
     {"decode_256x1024_8_1", 256, 1, 1024, 16, 8, 1, 128, ATTND_FP16, true, 8, 50},
     {"decode_1x128", 1, 1, 128, 16, 32, 8, 128, ATTND_FP16, true, 10, 400},
