@@ -11,6 +11,7 @@
 #include "schemas/clock.h"
 #include "schemas/crash.h"
 #include "schemas/pool_fields.h"
+#include "service/peers/peers.h"
 #include "service/peers/peers_internal.h"
 
 #include <errno.h>

@@ -6,6 +6,7 @@
  */
 #include "service/objects/pool.h"
 #include "service/prefix/prefix.h"
+#include "service/prefix/tier.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
 
