@@ -4,21 +4,21 @@
  * A pool's description comes back from the daemon with every plane, in the names this session has
  * for the memories; that answer, not the caller's request, is what attnd_pool_info() tells. Memory
  * the service made for a pool arrives as a descriptor and is mapped once (or kept, if it is device
- * memory): a session that meets the
- * same memory again (its own token, say) shares the mapping and counts its uses.
+ * memory): a session that meets the same memory again (its own token, say) shares the mapping and
+ * counts its uses.
  */
 #include "client/internal.h"
+
+#include "schemas/pool_fields.h"
 
 #include <stdlib.h>
 
 static void read_planes(struct attnd_plane *planes, Attnd__Plane *const *wire, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        planes[i] = (struct attnd_plane){.memory = wire[i]->memory,
-                                         .offset_bytes = wire[i]->offset_bytes,
-                                         .stride_page = wire[i]->stride_page,
-                                         .stride_token = wire[i]->stride_token,
-                                         .stride_head = wire[i]->stride_head};
+    for (size_t i = 0; i < count; i++) {
+        planes[i].memory = wire[i]->memory;
+        ATTND_PLANE_PLACE_COPY(&planes[i], wire[i]);
+    }
 }
 
 /* Return: 0, or -ATTND_E_NO_MEMORY. */
@@ -38,17 +38,11 @@ static int read_pool(struct attnd_object *pool, const Attnd__PoolReply *reply)
                                  .memory_bytes = reply->memory_bytes,
                                  .writable = reply->writable != 0,
                                  .desc = {.size = sizeof(struct attnd_pool_desc),
-                                          .layers = desc->layers,
-                                          .pages = desc->pages,
-                                          .page_size = desc->page_size,
-                                          .heads_kv = desc->heads_kv,
-                                          .dim_qk = desc->dim_qk,
-                                          .dim_vo = desc->dim_vo,
-                                          .dtype = desc->dtype,
                                           .page_owner = (uint32_t)desc->page_owner,
                                           .k = planes,
                                           .v = planes + desc->layers,
                                           .memory_kind = (uint32_t)desc->memory_kind}};
+    ATTND_POOL_SHAPE_COPY(&pool->u.pool.info.desc, desc);
     return 0;
 }
 
@@ -180,10 +174,7 @@ static void write_planes(struct wire_planes *wire, size_t at, const struct attnd
         Attnd__Plane *plane = &wire->messages[at + i];
         attnd__plane__init(plane);
         plane->memory = planes[i].memory;
-        plane->offset_bytes = planes[i].offset_bytes;
-        plane->stride_page = planes[i].stride_page;
-        plane->stride_token = planes[i].stride_token;
-        plane->stride_head = planes[i].stride_head;
+        ATTND_PLANE_PLACE_COPY(plane, &planes[i]);
         wire->pointers[at + i] = plane;
     }
 }
@@ -225,13 +216,7 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
                                  ATTND_PAGES_OF_ENGINE);
 
     Attnd__PoolCreate message = ATTND__POOL_CREATE__INIT;
-    message.layers = own.layers;
-    message.pages = own.pages;
-    message.page_size = own.page_size;
-    message.heads_kv = own.heads_kv;
-    message.dim_qk = own.dim_qk;
-    message.dim_vo = own.dim_vo;
-    message.dtype = own.dtype;
+    ATTND_POOL_SHAPE_COPY(&message, &own);
     message.page_owner = (Attnd__PageOwner)own.page_owner;
     message.has_memory_kind = own.memory_kind > ATTND_MEMORY_HOST;
     message.memory_kind = (Attnd__MemoryKind)own.memory_kind;

@@ -7,7 +7,7 @@
  *   step.c    one step: plan, then append and run layer by layer
  *   check.c   sampled rows of every step against the reference
  *   disagg.c  pages handed from engine to engine
- *   engine.c  the loop around them
+ *   loop.c    the loop around them
  */
 #ifndef ATTND_BENCH_REPLAY_ENGINE_H
 #define ATTND_BENCH_REPLAY_ENGINE_H

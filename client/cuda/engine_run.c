@@ -9,6 +9,7 @@
 #include "client/cuda/engine.h"
 
 #include "schemas/atomics.h"
+#include "schemas/pool_fields.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -19,11 +20,10 @@
 
 static struct attnd_heap_plane plane_of(const struct attnd_plane *plane)
 {
-    return (struct attnd_heap_plane){.memory = plane->memory,
-                                     .offset_bytes = plane->offset_bytes,
-                                     .stride_page = plane->stride_page,
-                                     .stride_token = plane->stride_token,
-                                     .stride_head = plane->stride_head};
+    struct attnd_heap_plane own = {.memory = plane->memory};
+
+    ATTND_PLANE_PLACE_COPY(&own, plane);
+    return own;
 }
 
 static struct attnd_place place_of(const struct attnd_tensor *tensor)

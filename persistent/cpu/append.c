@@ -7,7 +7,11 @@
  */
 #include <string.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/items.h"
+#include "persistent/cpu/lookup.h"
+#include "persistent/cpu/rope.h"
+#include "persistent/cpu/run.h"
+#include "persistent/cpu/variant.h"
 #include "persistent/plan/plan.h"
 
 /* The last level's entry that owns @row: the last that begins at or before it, as entries without

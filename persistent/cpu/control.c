@@ -7,7 +7,12 @@
  */
 #include <string.h>
 
+#include "persistent/cpu/control.h"
+#include "persistent/cpu/doorbell.h"
+#include "persistent/cpu/mail.h"
 #include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/memory.h"
+#include "persistent/cpu/run.h"
 #include "schemas/atomics.h"
 
 static void answer(struct attnd_backend *backend, const struct attnd_cpu_wait *wait)

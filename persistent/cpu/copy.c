@@ -6,7 +6,8 @@
 
 #include "persistent/bring.h"
 #include "persistent/copy.h"
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/memory.h"
+#include "persistent/cpu/ops.h"
 #include "schemas/crash.h"
 
 /* Return: NULL with *code set if the rows do not lie in a memory that is there. */

@@ -12,7 +12,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "persistent/cpu/doorbell.h"
 #include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/memory.h"
+#include "persistent/cpu/ops.h"
+#include "persistent/cpu/queue.h"
+#include "persistent/cpu/variant.h"
+#include "persistent/cpu/worker.h"
 #include "schemas/atomics.h"
 
 #define THREADS_MAX 1024u

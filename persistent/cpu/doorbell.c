@@ -11,7 +11,8 @@
 #include <limits.h>
 #include <time.h>
 
-#include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/doorbell.h"
+#include "persistent/cpu/mail.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 

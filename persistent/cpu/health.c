@@ -8,7 +8,7 @@
  */
 #include <stdio.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/ops.h"
 
 int attnd_cpu_check(struct attnd_backend *backend, char *report, size_t report_bytes)
 {

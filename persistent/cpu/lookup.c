@@ -4,7 +4,7 @@
  * They lie in memory that the daemon writes, so every value is bounded where it is read: no page
  * id leads outside the pool, and no length beyond the pages of its entry.
  */
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/lookup.h"
 
 int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
                        uint32_t index)

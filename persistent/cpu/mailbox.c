@@ -11,6 +11,10 @@
  * the answer may ring again at once.
  */
 #include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/control.h"
+#include "persistent/cpu/mail.h"
+#include "persistent/cpu/queue.h"
+#include "persistent/cpu/run.h"
 
 #include <limits.h>
 #include <stdlib.h>

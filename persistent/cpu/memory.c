@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/memory.h"
 #include "schemas/atomics.h"
 
 int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index,

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/merge.h"
+#include "persistent/cpu/variant.h"
 #include "schemas/atomics.h"
 
 #define LN2 0x1.62e430p-1f

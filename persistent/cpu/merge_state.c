@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/items.h"
 #include "persistent/plan/plan.h"
 
 #define LN2 0x1.62e430p-1f

@@ -22,7 +22,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/lookup.h"
+#include "persistent/cpu/queue.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 

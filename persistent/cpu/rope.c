@@ -6,7 +6,7 @@
  */
 #include <math.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/rope.h"
 #include "persistent/position.h"
 
 void attnd_cpu_rope_begin(const struct attnd_cpu_run *run, double *frequency)

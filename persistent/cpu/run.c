@@ -8,6 +8,10 @@
 #include <string.h>
 
 #include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/memory.h"
+#include "persistent/cpu/run.h"
+#include "persistent/cpu/stage.h"
+#include "persistent/cpu/variant.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "schemas/clock.h"

@@ -5,7 +5,7 @@
  * a pool has otherwise is copied, a block of keys and one head at a time, into rows of the worker's
  * that end in zeros: these add nothing to a product, and what they add to an output is not stored.
  */
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/stage.h"
 
 #include <string.h>
 

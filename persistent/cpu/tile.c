@@ -18,7 +18,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/items.h"
+#include "persistent/cpu/lookup.h"
+#include "persistent/cpu/merge.h"
+#include "persistent/cpu/rope.h"
+#include "persistent/cpu/run.h"
+#include "persistent/cpu/stage.h"
+#include "persistent/cpu/variant.h"
+#include "persistent/cpu/worker.h"
 #include "persistent/plan/plan.h"
 #include "persistent/visible.h"
 

@@ -1,7 +1,8 @@
 /*
  * variant.c - the variant of a run: opened once, asked for the rows of a tile, and for their end.
  */
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/variant.h"
+#include "persistent/cpu/memory.h"
 #include "persistent/position.h"
 
 #include <math.h>

@@ -24,7 +24,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "persistent/cpu/control.h"
+#include "persistent/cpu/items.h"
 #include "persistent/cpu/mailbox.h"
+#include "persistent/cpu/queue.h"
+#include "persistent/cpu/rope.h"
+#include "persistent/cpu/run.h"
+#include "persistent/cpu/worker.h"
 #include "persistent/trace.h"
 #include "schemas/atomics.h"
 #include "schemas/clock.h"

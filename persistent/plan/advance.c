@@ -6,7 +6,9 @@
  * may not reach past the pages in use, new ones included: slots behind them are reserved, not
  * empty, and what they will name is not known yet.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/place.h"
+#include "persistent/plan/planner.h"
+#include "persistent/plan/steps.h"
 #include "schemas/atomics.h"
 
 #include <assert.h>

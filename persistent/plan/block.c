@@ -5,7 +5,10 @@
  * rows_per_tile packed rows. Its time is known from the lengths and from what its rows see of them
  * (times.c).
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/block.h"
+#include "persistent/plan/layout.h"
+#include "persistent/plan/place.h"
+#include "persistent/plan/times.h"
 #include "persistent/visible.h"
 
 #include <assert.h>

@@ -6,7 +6,7 @@
  * empty slots behind its list, for advance to fill: the worker's view of an entry (page_begin,
  * page_count) never changes while the plan runs, only lengths and slots beyond them do.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/steps.h"
 
 #include <string.h>
 

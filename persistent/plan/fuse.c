@@ -15,6 +15,7 @@
  */
 #include "persistent/fuse.h"
 #include "persistent/plan/split.h"
+#include "persistent/plan/times.h"
 
 #include <assert.h>
 #include <math.h>

@@ -21,7 +21,7 @@
  * have partials, at least one added tile each. Parts: each (merge, part) pair stands for at least
  * one partial row of its own.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/layout.h"
 
 #define TARGET_MAX 65536u /* workers, rows of a tile, granule: far beyond any device */
 

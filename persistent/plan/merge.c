@@ -11,7 +11,7 @@
  * Levels may partition the rows differently. A block can then share some rows and be alone on
  * others; it is partial as a whole, and where it is alone the merge has a single part.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/steps.h"
 
 #include <assert.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * all take the other. Of compute-bound blocks those that are whole come first, whatever they cost:
  * their parts are shorter, and fill the end.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/steps.h"
 
 #include <string.h>
 

@@ -13,7 +13,7 @@
  * generation: [entries] keys in front of an entry's own, then one number for each piece, level by
  * level and in the order of rows.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/place.h"
 
 #include <assert.h>
 

@@ -16,7 +16,8 @@
  * Only whole pages are shared that hold no query row's own key, so nothing is shared that a row
  * does not see, or that an append of this batch writes.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/steps.h"
+#include "persistent/plan/times.h"
 
 #include <string.h>
 

@@ -10,6 +10,7 @@
  * cut for that, is asked of fuse.c first.
  */
 #include "persistent/plan/split.h"
+#include "persistent/plan/times.h"
 
 #include <math.h>
 

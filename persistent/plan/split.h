@@ -1,10 +1,35 @@
 /*
- * split.h - what the two halves of splitting know of a batch: split.c and fuse.c include it.
+ * split.h - blocks cut along KV: split.c, and fuse.c where both classes are in work at once.
  */
 #ifndef ATTND_PERSISTENT_PLAN_SPLIT_H
 #define ATTND_PERSISTENT_PLAN_SPLIT_H
 
 #include "persistent/plan/private.h"
+
+/* How blocks are cut along KV: into parts of about @target time, of at least that much or to the
+ * nearest. */
+struct attnd_split {
+    double target_ns;  /* 0: not at all */
+    double round;      /* 0 or 0.5 */
+    uint32_t shortest; /* keys of a part, at least */
+};
+
+/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved,
+ * behind how many that are not. */
+struct attnd_splits {
+    struct attnd_split of[2];
+    uint32_t unhalved, halved;
+    struct attnd_split halves;
+    uint32_t whole, parts; /* of a fused plan: compute-bound blocks in front, and parts of others */
+};
+
+/** attnd_plan_choose_splits() - for the blocks that were cut; sets plan->mix. */
+struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan);
+/** attnd_plan_split_parts() - into how many parts @split cuts @block. */
+uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                                const struct attnd_split *split);
+
+/* ---- between the two ---- */
 
 /* All blocks of a batch, as split.c saw them. Times are of one KV head. */
 struct blocks_seen {

@@ -17,7 +17,10 @@
  * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
  * number of their own, so that balance cannot use up what the bound needs.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/block.h"
+#include "persistent/plan/split.h"
+#include "persistent/plan/steps.h"
+#include "persistent/plan/times.h"
 
 #include <assert.h>
 

@@ -6,7 +6,8 @@
  * all workers read together is bounded by the memory. Only ratios matter for balance, but they
  * decide which of two ways ends earlier, so they are measured, not guessed.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/times.h"
+#include "persistent/plan/layout.h"
 
 /* A processor's thread: reading a key takes as long as eight rows of products. */
 #define CPU_GFLOPS 80u

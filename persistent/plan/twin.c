@@ -8,7 +8,9 @@
  * most. Full tiles of rows gain nothing: their products take as long, and the next tile's rows read
  * the same keys anyway.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/block.h"
+#include "persistent/plan/steps.h"
+#include "persistent/plan/times.h"
 
 /* The first of two twins ends later than it would alone, so reading again must save some time. */
 #define TWIN_NS 2000.0

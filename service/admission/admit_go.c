@@ -1,9 +1,9 @@
 /*
  * admit_go.c - a part of an admission.
  *
- * The loop has other clients. So the list of an admission (admit.c) is worked off some thousand
- * elements at a time, and its caller decides when it goes on. Nothing that was copied is read from
- * the arena again, however much later that is.
+ * The loop has other clients. So the list of an admission (admit_batch.c) is worked off some
+ * thousand elements at a time, and its caller decides when it goes on. Nothing that was copied is
+ * read from the arena again, however much later that is.
  */
 #include "service/admission/admit_internal.h"
 

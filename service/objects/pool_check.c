@@ -11,6 +11,7 @@
  */
 #include "service/objects/pool_check.h"
 
+#include "schemas/pool_fields.h"
 #include "service/admission/admit.h"
 
 #define PAGES_MAX (1u << 24)
@@ -63,13 +64,8 @@ int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_LAYERS, 0,
                                (int64_t)(desc->n_k == desc->layers ? desc->n_v : desc->n_k),
                                desc->layers);
-    *shape = (struct attnd_heap_pool){.layers = desc->layers,
-                                      .pages = desc->pages,
-                                      .page_size = desc->page_size,
-                                      .heads_kv = desc->heads_kv,
-                                      .dim_qk = desc->dim_qk,
-                                      .dim_vo = desc->dim_vo,
-                                      .dtype = desc->dtype};
+    *shape = (struct attnd_heap_pool){0};
+    ATTND_POOL_SHAPE_COPY(shape, desc);
     return 0;
 }
 

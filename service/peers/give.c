@@ -10,6 +10,8 @@
 #include "persistent/bring.h"
 #include "schemas/clock.h"
 #include "schemas/crash.h"
+#include "schemas/pool_fields.h"
+#include "service/peers/peers.h"
 #include "service/peers/peers_internal.h"
 
 #include <errno.h>
@@ -68,26 +70,12 @@ static void fill_planes(const struct attnd_pool *pool, struct answer *answer)
         Attnd__PeerPlane *to = &answer->plane[i];
         attnd__peer_plane__init(to);
         to->memory = place_of(pool, planes[i].memory);
-        to->offset_bytes = planes[i].offset_bytes;
-        to->stride_page = planes[i].stride_page;
-        to->stride_token = planes[i].stride_token;
-        to->stride_head = planes[i].stride_head;
+        ATTND_PLANE_PLACE_COPY(to, &planes[i]);
         answer->plane_list[i] = to;
     }
     answer->grant.n_k = answer->grant.n_v = pool->shape.layers;
     answer->grant.k = answer->plane_list;
     answer->grant.v = answer->plane_list + pool->shape.layers;
-}
-
-static void fill_shape(const struct attnd_pool *pool, Attnd__PeerGrant *grant)
-{
-    grant->layers = pool->shape.layers;
-    grant->pages = pool->shape.pages;
-    grant->page_size = pool->shape.page_size;
-    grant->heads_kv = pool->shape.heads_kv;
-    grant->dim_qk = pool->shape.dim_qk;
-    grant->dim_vo = pool->shape.dim_vo;
-    grant->dtype = pool->shape.dtype;
 }
 
 /* Host memory is passed on for reading. Return: 0; < 0 with *@fault. */
@@ -135,7 +123,7 @@ static int send_grant(struct attnd_guest *guest, uint64_t number, struct attnd_t
     attnd__peer_grant__init(&answer->grant);
     int rc = fill_memories(pool, answer, fault);
     if (rc == 0) {
-        fill_shape(pool, &answer->grant);
+        ATTND_POOL_SHAPE_COPY(&answer->grant, &pool->shape);
         fill_planes(pool, answer);
         answer->grant.transfer = number;
         answer->grant.layers_whole = ticket->layers;

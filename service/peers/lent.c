@@ -8,6 +8,7 @@
  */
 #include "ipc/shm.h"
 #include "persistent/bring.h"
+#include "schemas/pool_fields.h"
 #include "service/peers/peers_internal.h"
 #include "service/supervise/device.h"
 #include "service/supervise/supervise.h"
@@ -17,24 +18,19 @@
 
 static struct attnd_heap_pool shape_of(const Attnd__PeerGrant *grant)
 {
-    return (struct attnd_heap_pool){.layers = grant->layers,
-                                    .pages = grant->pages,
-                                    .page_size = grant->page_size,
-                                    .heads_kv = grant->heads_kv,
-                                    .dim_qk = grant->dim_qk,
-                                    .dim_vo = grant->dim_vo,
-                                    .dtype = grant->dtype};
+    struct attnd_heap_pool shape = {0};
+
+    ATTND_POOL_SHAPE_COPY(&shape, grant);
+    return shape;
 }
 
 static void fill_planes(const struct attnd_lent *lent, Attnd__PeerPlane *const *from,
                         struct attnd_heap_plane *to)
 {
-    for (uint32_t i = 0; i < lent->shape.layers; i++)
-        to[i] = (struct attnd_heap_plane){.memory = lent->memories[from[i]->memory]->index,
-                                          .offset_bytes = from[i]->offset_bytes,
-                                          .stride_page = from[i]->stride_page,
-                                          .stride_token = from[i]->stride_token,
-                                          .stride_head = from[i]->stride_head};
+    for (uint32_t i = 0; i < lent->shape.layers; i++) {
+        to[i] = (struct attnd_heap_plane){.memory = lent->memories[from[i]->memory]->index};
+        ATTND_PLANE_PLACE_COPY(&to[i], from[i]);
+    }
 }
 
 /* Its description, into the heap. */

@@ -1,6 +1,7 @@
 /*
  * peers.c - the whole: start and end, who is welcome, and what can be read of it.
  */
+#include "service/peers/peers.h"
 #include "schemas/clock.h"
 #include "service/peers/peers_internal.h"
 

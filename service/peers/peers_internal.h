@@ -6,7 +6,6 @@
 
 #include "service/objects/arrival.h"
 #include "service/peers/link.h"
-#include "service/peers/peers.h"
 
 /* ---- the claimer's side ---- */
 

@@ -8,6 +8,7 @@
 #include "persistent/bring.h"
 #include "schemas/clock.h"
 #include "schemas/crash.h"
+#include "service/peers/peers.h"
 #include "service/peers/peers_internal.h"
 #include "service/prefix/prefix.h"
 #include "service/supervise/supervise.h"

@@ -19,6 +19,7 @@
 #include "persistent/bring.h"
 #include "schemas/clock.h"
 #include "schemas/crash.h"
+#include "service/peers/peers.h"
 #include "service/peers/peers_internal.h"
 
 #include <assert.h>

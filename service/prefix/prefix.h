@@ -2,7 +2,7 @@
  * prefix.h - the prefix tree as sessions have it: namespaces by token, handles, operations.
  *
  *   tree.h     the tree itself, which knows neither sessions nor rings
- *   tier.h     the second tier, in host memory
+ *   tier.h     the second tier, in host memory, if the pool has one
  *   spaces.c   a pool's tree and its namespaces; handles of sessions; what leases need of it
  *
  * Operations take their steps in sched/ (prefix_step.c, parked.c).
@@ -14,7 +14,6 @@
 #define ATTND_SERVICE_PREFIX_PREFIX_H
 
 #include "service/objects/pool.h"
-#include "service/prefix/tier.h"
 #include "service/prefix/tree.h"
 
 struct attnd_prefix_space {

@@ -10,6 +10,7 @@
 
 #include "service/objects/lease.h"
 #include "service/objects/ticket.h"
+#include "service/prefix/tier.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /*
  * tree_internal.h - what the files of the tree share. Nobody else includes it.
  *
- *   tree.c     made and freed; namespaces
- *   index.c    key -> block: a hash table that grows a bucket at a time
- *   order.c    what can be evicted, by when it is due
- *   block.c    a block's states, and what follows when one changes
- *   match.c    match, pin
- *   publish.c  publish, claim, wait
+ *   tree_space.c  made and freed; namespaces
+ *   index.c       key -> block: a hash table that grows a bucket at a time
+ *   order.c       what can be evicted, by when it is due
+ *   block.c       a block's states, and what follows when one changes
+ *   match.c       match, pin
+ *   publish.c     publish, claim, wait
  */
 #ifndef ATTND_SERVICE_PREFIX_TREE_INTERNAL_H
 #define ATTND_SERVICE_PREFIX_TREE_INTERNAL_H

@@ -24,7 +24,7 @@ static inline int attnd_mail_has_worker(const struct attnd_prepared_runs *prepar
 int attnd_executor_choose(const struct attnd_service *service, uint32_t wish,
                           struct attnd_mail *mail, struct attnd_fault *fault);
 
-/* ---- prepared.c ---- */
+/* ---- life.c ---- */
 
 /** attnd_prepared_mail_acked(), _run_acked() - the worker acked a control command with @code; the
  * last thing that is done with the object of the command. */

@@ -172,7 +172,7 @@ static inline uint32_t attnd_prepared_number(const struct attnd_prepared_runs *p
                                  attnd_prepared_serial(prepared));
 }
 
-/* ---- prepared.c: from the call that makes them to the end ---- */
+/* ---- life.c: from the call that makes them to the end ---- */
 
 /** attnd_prepared_new() - for the service's queue and @maps; @events is copied. The scheduler fills
  * in its own. */

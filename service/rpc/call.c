@@ -57,6 +57,39 @@ void *attnd_call_alloc(struct attnd_call *call, size_t bytes)
     return memory;
 }
 
+int attnd_call_no_memory(struct attnd_call *call)
+{
+    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+}
+
+void *attnd_call_result(struct attnd_call *call, Attnd__Reply__ResultCase which)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field(&attnd__reply__descriptor, (unsigned)which);
+    const ProtobufCMessageDescriptor *type = field->descriptor;
+    ProtobufCMessage *result = attnd_call_alloc(call, type->sizeof_message);
+
+    if (!result) {
+        attnd_call_no_memory(call);
+        return NULL;
+    }
+    protobuf_c_message_init(type, result);
+    memcpy((char *)call->reply + field->offset, &result, sizeof(result));
+    call->reply->result_case = which;
+    return result;
+}
+
+int attnd_call_token(struct attnd_call *call, const uint8_t *token)
+{
+    Attnd__TokenReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_TOKEN);
+
+    if (!reply)
+        return -ATTND_E_NO_MEMORY;
+    reply->token.data = (uint8_t *)(uintptr_t)token; /* packing does not write it */
+    reply->token.len = ATTND_SECRET_BYTES;
+    return 0;
+}
+
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
                           int *fds_count)
 {

@@ -7,7 +7,6 @@
 #include "ipc/fdpass.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/client.h"
-#include "service/rpc/control.h"
 
 /* A call while its handler runs. All that the reply points to comes from attnd_call_alloc(). */
 struct attnd_call {
@@ -34,6 +33,8 @@ void attnd_control_free(struct attnd_service *service);
 
 /** attnd_control_reset() - forget the last request and reply: their memory serves the next. */
 void attnd_control_reset(struct attnd_service *service);
+
+#define ATTND_CONTROL_PAUSE 2 /* descriptors run low: look again in a while, and not before */
 
 /** attnd_control_receive() - one datagram of the client, decoded into the service's buffers
  * @request: NULL if its bytes are no request at all
@@ -66,5 +67,16 @@ void attnd_control_answer(struct attnd_client *client, Attnd__Reply *reply, int 
 /** attnd_call_alloc() - memory until the reply is sent; zeroed. NULL: the message would be too
  * large for a datagram anyway. */
 void *attnd_call_alloc(struct attnd_call *call, size_t bytes);
+
+/** attnd_call_result() - the message of the reply's result @which, empty, for the handler to fill.
+ * It is dropped if the call fails. NULL: there is no memory, and the fault says so. */
+void *attnd_call_result(struct attnd_call *call, Attnd__Reply__ResultCase which);
+
+/** attnd_call_token() - a TokenReply. @token: [ATTND_SECRET_BYTES], there until the reply is sent.
+ * Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_call_token(struct attnd_call *call, const uint8_t *token);
+
+/** attnd_call_no_memory() - the fault of a reply that has no room. Return: -ATTND_E_NO_MEMORY. */
+int attnd_call_no_memory(struct attnd_call *call);
 
 #endif

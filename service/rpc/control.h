@@ -4,9 +4,8 @@
 #ifndef ATTND_SERVICE_RPC_CONTROL_H
 #define ATTND_SERVICE_RPC_CONTROL_H
 
-#include "service/objects/client.h"
+#include "service/rpc/call.h"
 
-#define ATTND_CONTROL_PAUSE 2 /* descriptors run low: look again in a while, and not before */
 #define ATTND_CONTROL_AGAIN 3 /* its turn has not come: ask again behind others */
 
 /** attnd_control_serve() - receive, serve and answer one datagram, if there is one. May end the

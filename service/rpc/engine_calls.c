@@ -11,13 +11,12 @@ int attnd_call_plan_image(struct attnd_call *call)
 {
     const uint32_t handle = call->request->plan_image->plan;
     struct attnd_plan_object *plan = attnd_client_plan(call->client, handle);
-    Attnd__PlanImageReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PlanImageReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_PLAN_IMAGE);
 
     if (!plan)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, handle, 0);
     if (!reply)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    attnd__plan_image_reply__init(reply);
+        return -ATTND_E_NO_MEMORY;
     int rc = attnd_arrival_whole(plan->attachment, &plan->awaits, call->fault);
     if (rc == 0)
         rc = attnd_image_open(call->client, plan, &call->reply_fds[0], &reply->size_bytes,
@@ -25,8 +24,6 @@ int attnd_call_plan_image(struct attnd_call *call)
     if (rc < 0)
         return rc;
     call->reply_fds_count = 1;
-    call->reply->plan_image = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_PLAN_IMAGE;
     return 0;
 }
 

@@ -52,11 +52,10 @@ static int reply_hello(struct attnd_call *call)
 {
     const struct attnd_client *client = call->client;
     struct attnd_data_status data;
-    Attnd__HelloReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__HelloReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_HELLO);
 
     if (!reply)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    attnd__hello_reply__init(reply);
+        return -ATTND_E_NO_MEMORY;
     attnd_data_status(call->service, &data);
     reply->version = ATTND_PROTOCOL_VERSION;
     reply->session = client->id;
@@ -78,8 +77,6 @@ static int reply_hello(struct attnd_call *call)
         reply->gpu_uuid.data = (uint8_t *)(uintptr_t)worker->gpu_uuid;
     }
     reply->has_results = reply->results = 1;
-    call->reply->hello = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_HELLO;
 
     int fds[] = {client->submission.fd, client->completion.fd, client->notify_peer_fd,
                  client->doorbell_fd};

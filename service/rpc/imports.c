@@ -102,7 +102,7 @@ void attnd_memory_lost(struct attnd_service *service)
         if (!client || !client->import)
             continue;
         /* As what is registered while nobody runs: the next worker gets it with all the rest. Of
-         * what the worker may have died of there has been an answer (supervise.c). */
+         * what the worker may have died of there has been an answer (supervise/life.c). */
         const int is_host = client->memories[client->import - 1]->kind == ATTND_KIND_HOST;
         finish(client, is_host ? &none : &restarted);
     }

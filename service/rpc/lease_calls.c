@@ -44,19 +44,16 @@ static int check_count(struct attnd_call *call, uint64_t count)
 /* A PagesReply with room for @count pages, already the call's result; NULL: fault is set. */
 static Attnd__PagesReply *reply_pages(struct attnd_call *call, uint32_t handle, uint32_t count)
 {
-    Attnd__PagesReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PagesReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_PAGES);
     int32_t *pages = attnd_call_alloc(call, count * sizeof(*pages));
 
     if (!reply || !pages) {
         attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_COUNT, 0, count, 0);
         return NULL;
     }
-    attnd__pages_reply__init(reply);
     reply->pool = handle;
     reply->n_page = count;
     reply->page = pages;
-    call->reply->pages = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_PAGES;
     return reply;
 }
 
@@ -173,14 +170,14 @@ int attnd_call_pages_offer(struct attnd_call *call)
 {
     const Attnd__PagesOffer *request = call->request->pages_offer;
     struct attnd_attachment *attachment = find(call, request->pool);
-    Attnd__TicketReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__TicketReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_TICKET);
     uint8_t *secret = attnd_call_alloc(call, ATTND_SECRET_BYTES);
     const struct attnd_ticket *ticket;
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
     if (!reply || !secret)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return attnd_call_no_memory(call);
     if (request->expire_ms < 1 || request->expire_ms > EXPIRE_MS_MAX)
         return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_EXPIRE_MS, 0,
                                request->expire_ms, request->expire_ms ? EXPIRE_MS_MAX : 1);
@@ -195,11 +192,8 @@ int attnd_call_pages_offer(struct attnd_call *call)
     if (rc != 0)
         return rc;
     memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);
-    attnd__ticket_reply__init(reply);
     reply->ticket.data = secret;
     reply->ticket.len = ATTND_SECRET_BYTES;
-    call->reply->ticket = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_TICKET;
     return 0;
 }
 

@@ -120,23 +120,28 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
 
 /* ---- the calls ---- */
 
+/* A handle of the session's, and the reply that names it. */
+static int bind_as(struct attnd_call *call, struct attnd_memory *memory, Attnd__MemoryReply *reply)
+{
+    reply->has_size_bytes = 1;
+    reply->size_bytes = memory->size_bytes;
+    return attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
+}
+
 int attnd_call_memory_register(struct attnd_call *call)
 {
     const Attnd__MemoryRegister *request = call->request->memory_register;
-    Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__MemoryReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_MEMORY);
     struct attnd_memory *memory = NULL;
     int brought = call->fds_count || request->has_handle;
 
     if (!reply)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return -ATTND_E_NO_MEMORY;
     int rc = brought ? import(call, &memory) : make(call, &memory);
     if (rc != 0 || !memory)
         return rc;
 
-    attnd__memory_reply__init(reply);
-    reply->has_size_bytes = 1;
-    reply->size_bytes = memory->size_bytes;
-    rc = attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
+    rc = bind_as(call, memory, reply);
     if (rc < 0) {
         attnd_memory_unref(call->service, memory);
         return rc;
@@ -148,31 +153,24 @@ int attnd_call_memory_register(struct attnd_call *call)
     }
     if (memory->made)
         call->reply_fds[call->reply_fds_count++] = memory->fd;
-    call->reply->memory = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;
     return 0;
 }
 
 /* Every session that asks has a handle and with it a reference. */
 int attnd_call_wake_open(struct attnd_call *call)
 {
-    Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__MemoryReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_MEMORY);
     struct attnd_memory *memory;
 
     if (!reply)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return -ATTND_E_NO_MEMORY;
     int rc = attnd_memory_wake(call->service, &memory, call->fault);
-    attnd__memory_reply__init(reply);
     if (rc == 0)
-        rc = attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
+        rc = bind_as(call, memory, reply);
     if (rc < 0)
         return rc;
     attnd_memory_ref(memory);
-    reply->has_size_bytes = 1;
-    reply->size_bytes = memory->size_bytes;
     call->reply_fds[call->reply_fds_count++] = memory->fd;
-    call->reply->memory = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;
     return 0;
 }
 

@@ -69,13 +69,12 @@ int attnd_call_monitor(struct attnd_call *call)
     const Attnd__MonitorQuery *query = call->request->monitor;
     struct attnd_monitor *monitor = &call->service->monitor;
     const uint64_t now_ns = attnd_clock_ns();
-    Attnd__MonitorReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__MonitorReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_MONITOR);
     Attnd__MonitorEvent *events = attnd_call_alloc(call, EVENTS_MAX * sizeof(*events));
     Attnd__MonitorEvent **list = attnd_call_alloc(call, EVENTS_MAX * sizeof(Attnd__MonitorEvent *));
 
     if (!reply || !events || !list || attnd_monitor_watch(monitor, now_ns) < 0)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    attnd__monitor_reply__init(reply);
+        return attnd_call_no_memory(call);
     reply->next = query->has_next ? query->next : monitor->next;
     reply->lost = attnd_monitor_from(monitor, &reply->next);
     reply->time_ns = now_ns;
@@ -88,7 +87,5 @@ int attnd_call_monitor(struct attnd_call *call)
         list[reply->n_events] = &events[reply->n_events];
         reply->n_events++;
     }
-    call->reply->result_case = ATTND__REPLY__RESULT_MONITOR;
-    call->reply->monitor = reply;
     return 0;
 }

@@ -68,7 +68,7 @@ int attnd_call_plan_create(struct attnd_call *call)
     struct attnd_client *client = call->client;
     struct attnd_attachment *attachment = attnd_client_attachment(client, request->pool);
     uint32_t handle = attnd_client_vacant((void *const *)client->plans);
-    Attnd__PlanReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PlanReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_PLAN);
 
     if (!attachment)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, request->pool, 0);
@@ -86,10 +86,7 @@ int attnd_call_plan_create(struct attnd_call *call)
     if (rc < 0)
         return rc;
     attachment->plans++;
-    attnd__plan_reply__init(reply);
     reply->plan = handle;
-    call->reply->plan = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_PLAN;
     return 0;
 }
 

@@ -8,6 +8,7 @@
  * Host memory that is made for a pool may be more than a worker can pin. As where memory is
  * registered, the reply waits until that is known; until then the session cannot name the pool.
  */
+#include "schemas/pool_fields.h"
 #include "service/objects/lease.h"
 #include "service/objects/pool_check.h"
 #include "service/objects/ticket.h"
@@ -17,11 +18,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int no_memory(struct attnd_call *call)
-{
-    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-}
 
 /* ---- a description of planes, while a pool is being made ---- */
 
@@ -55,12 +51,9 @@ static int layout_plane(struct attnd_call *call, const struct attnd_heap_pool *s
     if (rc < 0)
         return rc;
     layout_add_memory(layout, memory);
-    layout->planes[is_v * shape->layers + layer] =
-        (struct attnd_heap_plane){.memory = memory->index,
-                                  .offset_bytes = plane->offset_bytes,
-                                  .stride_page = plane->stride_page,
-                                  .stride_token = plane->stride_token,
-                                  .stride_head = plane->stride_head};
+    struct attnd_heap_plane *to = &layout->planes[is_v * shape->layers + layer];
+    *to = (struct attnd_heap_plane){.memory = memory->index};
+    ATTND_PLANE_PLACE_COPY(to, plane);
     return 0;
 }
 
@@ -195,7 +188,8 @@ int attnd_call_pool_create(struct attnd_call *call)
         return rc;
     layout.planes = calloc(2 * (size_t)shape.layers, sizeof(*layout.planes));
     layout.memories = calloc(2 * (size_t)shape.layers, sizeof(struct attnd_memory *));
-    rc = layout.planes && layout.memories ? create(call, &shape, &layout) : no_memory(call);
+    rc = layout.planes && layout.memories ? create(call, &shape, &layout)
+                                          : attnd_call_no_memory(call);
     free(layout.planes);
     free(layout.memories);
     return rc;
@@ -215,24 +209,15 @@ int attnd_call_pool_share(struct attnd_call *call)
     static const uint8_t none[ATTND_SECRET_BYTES];
     const Attnd__PoolShare *request = call->request->pool_share;
     struct attnd_attachment *attachment = find(call, request->pool);
-    Attnd__TokenReply *reply = attnd_call_alloc(call, sizeof(*reply));
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
-    if (!reply)
-        return no_memory(call);
     if (request->writable && !attachment->writable)
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, request->pool, 0);
     uint8_t *token = attachment->pool->token[request->writable ? 1 : 0];
     if (attnd_secret_equal(token, none) && attnd_secret_make(token, call->fault) < 0)
         return -ATTND_E_SYSTEM;
-
-    attnd__token_reply__init(reply);
-    reply->token.data = token;
-    reply->token.len = ATTND_SECRET_BYTES;
-    call->reply->token = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_TOKEN;
-    return 0;
+    return attnd_call_token(call, token);
 }
 
 int attnd_call_pool_attach(struct attnd_call *call)

@@ -1,13 +1,9 @@
 /*
  * pool_reply.c - a pool described to a session, in its own handles.
  */
+#include "schemas/pool_fields.h"
 #include "service/objects/pool.h"
 #include "service/rpc/calls.h"
-
-static int no_memory(struct attnd_call *call)
-{
-    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-}
 
 static uint32_t handle_of(const struct attnd_client *client, uint32_t index)
 {
@@ -28,7 +24,7 @@ static int describe_planes(struct attnd_call *call, const struct attnd_pool *poo
     uint32_t index = ATTND_NONE, handle = 0;
 
     if (!planes || !list)
-        return no_memory(call);
+        return attnd_call_no_memory(call);
     for (uint32_t i = 0; i < count; i++) {
         /* Neighbours mostly lie in the same memory. */
         if (from[i].memory != index) {
@@ -37,10 +33,7 @@ static int describe_planes(struct attnd_call *call, const struct attnd_pool *poo
         }
         attnd__plane__init(&planes[i]);
         planes[i].memory = handle;
-        planes[i].offset_bytes = from[i].offset_bytes;
-        planes[i].stride_page = from[i].stride_page;
-        planes[i].stride_token = from[i].stride_token;
-        planes[i].stride_head = from[i].stride_head;
+        ATTND_PLANE_PLACE_COPY(&planes[i], &from[i]);
         list[i] = &planes[i];
     }
     desc->n_k = desc->n_v = pool->shape.layers;
@@ -54,25 +47,18 @@ int attnd_pool_describe(struct attnd_call *call, uint32_t handle)
     const struct attnd_attachment *attachment = attnd_client_attachment(call->client, handle);
     const struct attnd_pool *pool = attachment->pool;
     const struct attnd_memory *lone = attnd_pool_lone(pool);
-    Attnd__PoolReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PoolReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_POOL);
     Attnd__PoolCreate *desc = attnd_call_alloc(call, sizeof(*desc));
 
     if (!reply || !desc)
-        return no_memory(call);
+        return attnd_call_no_memory(call);
     attnd__pool_create__init(desc);
-    desc->layers = pool->shape.layers;
-    desc->pages = pool->shape.pages;
-    desc->page_size = pool->shape.page_size;
-    desc->heads_kv = pool->shape.heads_kv;
-    desc->dim_qk = pool->shape.dim_qk;
-    desc->dim_vo = pool->shape.dim_vo;
-    desc->dtype = pool->shape.dtype;
+    ATTND_POOL_SHAPE_COPY(desc, &pool->shape);
     desc->page_owner = (Attnd__PageOwner)pool->page_owner;
     int rc = describe_planes(call, pool, desc);
     if (rc < 0)
         return rc;
 
-    attnd__pool_reply__init(reply);
     reply->pool = handle;
     reply->desc = desc;
     reply->writable = attachment->writable;
@@ -83,7 +69,5 @@ int attnd_pool_describe(struct attnd_call *call, uint32_t handle)
         desc->memory_kind = (Attnd__MemoryKind)lone->kind;
         call->reply_fds[call->reply_fds_count++] = lone->fd;
     }
-    call->reply->pool = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_POOL;
     return 0;
 }

@@ -6,6 +6,7 @@
  */
 #include "service/objects/pool.h"
 #include "service/prefix/prefix.h"
+#include "service/prefix/tier.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
 
@@ -15,11 +16,6 @@
 #define CLAIMS_STEP 64u
 #define BLOCKS_STEP 64u
 #define QUERY_SPACES_MAX 32u /* in one reply, which has to fit a datagram */
-
-static int no_memory(struct attnd_call *call)
-{
-    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-}
 
 static struct attnd_prefix_handle *find(struct attnd_call *call, uint32_t handle)
 {
@@ -37,7 +33,6 @@ static int reply_handle(struct attnd_call *call, Attnd__PrefixReply *reply, uint
         attnd_tree_space_info(attnd_prefix_tree(made), made->space);
     uint8_t *salt = made->attachment->pool->prefix->space[made->space].salt;
 
-    attnd__prefix_reply__init(reply);
     reply->prefix = handle;
     reply->pool = made->pool;
     reply->block_pages = info->args.block_pages;
@@ -45,8 +40,6 @@ static int reply_handle(struct attnd_call *call, Attnd__PrefixReply *reply, uint
     reply->writable = made->writable;
     reply->salt.data = salt;
     reply->salt.len = ATTND_SECRET_BYTES;
-    call->reply->prefix = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_PREFIX;
     return 0;
 }
 
@@ -55,11 +48,11 @@ int attnd_call_prefix_open(struct attnd_call *call)
     const Attnd__PrefixOpen *request = call->request->prefix_open;
     const struct attnd_attachment *attachment =
         attnd_client_attachment(call->client, request->pool);
-    Attnd__PrefixReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PrefixReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_PREFIX);
     uint32_t handle;
 
     if (!reply)
-        return no_memory(call);
+        return -ATTND_E_NO_MEMORY;
     while (attachment && attachment->writable && attachment->pool->prefix &&
            attnd_tree_space_make_room(attachment->pool->prefix->tree, BLOCKS_STEP))
         if (attnd_work_spent(&call->service->works))
@@ -79,31 +72,21 @@ int attnd_call_prefix_share(struct attnd_call *call)
 {
     const Attnd__PrefixShare *request = call->request->prefix_share;
     const struct attnd_prefix_handle *prefix = find(call, request->prefix);
-    Attnd__TokenReply *reply = attnd_call_alloc(call, sizeof(*reply));
 
     if (!prefix)
         return -ATTND_E_UNKNOWN;
-    if (!reply)
-        return no_memory(call);
     const uint8_t *token = attnd_prefix_space_share(prefix, request->writable, call->fault);
-    if (!token)
-        return call->fault->code;
-    attnd__token_reply__init(reply);
-    reply->token.data = (uint8_t *)(uintptr_t)token; /* packing does not write it */
-    reply->token.len = ATTND_SECRET_BYTES;
-    call->reply->token = reply;
-    call->reply->result_case = ATTND__REPLY__RESULT_TOKEN;
-    return 0;
+    return token ? attnd_call_token(call, token) : call->fault->code;
 }
 
 int attnd_call_prefix_attach(struct attnd_call *call)
 {
     const ProtobufCBinaryData *token = &call->request->prefix_attach->token;
-    Attnd__PrefixReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PrefixReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_PREFIX);
     uint32_t handle;
 
     if (!reply)
-        return no_memory(call);
+        return -ATTND_E_NO_MEMORY;
     if (token->len != ATTND_SECRET_BYTES)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, 0, 0);
     int rc = attnd_prefix_space_attach(call->client, token->data, &handle, call->fault);
@@ -252,15 +235,14 @@ int attnd_host_cache_fill(struct attnd_call *call, Attnd__HostCache **out)
 int attnd_call_prefix_query(struct attnd_call *call)
 {
     const struct attnd_service *service = call->service;
-    Attnd__PrefixStatus *status = attnd_call_alloc(call, sizeof(*status));
+    Attnd__PrefixStatus *status = attnd_call_result(call, ATTND__REPLY__RESULT_PREFIX_STATUS);
 
     if (!status)
-        return no_memory(call);
-    attnd__prefix_status__init(status);
+        return -ATTND_E_NO_MEMORY;
     status->space = attnd_call_alloc(call, QUERY_SPACES_MAX * sizeof(Attnd__PrefixSpace *));
     if (!status->space || add_spaces(call, status, call->request->prefix_query->first) < 0 ||
         attnd_host_cache_fill(call, &status->host_cache) < 0)
-        return no_memory(call);
+        return attnd_call_no_memory(call);
     for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
         if (!pool->prefix)
             continue;
@@ -271,7 +253,5 @@ int attnd_call_prefix_query(struct attnd_call *call)
     status->blocks_used = service->prefix_blocks_used;
     status->blocks_max = service->options.prefix_blocks;
     status->has_memory_bytes = status->has_blocks_used = status->has_blocks_max = 1;
-    call->reply->prefix_status = status;
-    call->reply->result_case = ATTND__REPLY__RESULT_PREFIX_STATUS;
     return 0;
 }

@@ -413,19 +413,15 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
 
 int attnd_call_status(struct attnd_call *call)
 {
-    Attnd__Status *status = attnd_call_alloc(call, sizeof(*status));
+    Attnd__Status *status = attnd_call_result(call, ATTND__REPLY__RESULT_STATUS);
 
-    if (status) {
-        attnd__status__init(status);
-        fill_service(call->service, status);
-        if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
-            add_quotas(call, status) == 0 && add_sessions(call, status) == 0 &&
-            add_pools(call, status) == 0 && add_peers(call, status) == 0 &&
-            attnd_host_cache_fill(call, &status->host_cache) == 0) {
-            call->reply->status = status;
-            call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
-            return 0;
-        }
-    }
-    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    if (!status)
+        return -ATTND_E_NO_MEMORY;
+    fill_service(call->service, status);
+    if (add_totals(call, status) < 0 || add_settings(call, status) < 0 ||
+        add_quotas(call, status) < 0 || add_sessions(call, status) < 0 ||
+        add_pools(call, status) < 0 || add_peers(call, status) < 0 ||
+        attnd_host_cache_fill(call, &status->host_cache) < 0)
+        return attnd_call_no_memory(call);
+    return 0;
 }

@@ -35,7 +35,7 @@ int attnd_call_trace(struct attnd_call *call)
     const uint32_t workers = attnd_trace_workers(queue);
     const uint64_t now_ns = attnd_clock_ns();
     struct attnd_data_status data;
-    Attnd__TraceReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__TraceReply *reply = attnd_call_result(call, ATTND__REPLY__RESULT_TRACE);
     struct attnd_trace_record *records = attnd_call_alloc(call, RECORDS_MAX * sizeof(*records));
     uint32_t *next = attnd_call_alloc(call, (workers + 1) * sizeof(*next));
 
@@ -43,8 +43,7 @@ int attnd_call_trace(struct attnd_call *call)
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_DAEMON_UID, 0,
                                (int64_t)geteuid(), (int64_t)uid);
     if (!reply || !records || !next)
-        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    attnd__trace_reply__init(reply);
+        return attnd_call_no_memory(call);
     attnd_data_status(call->service, &data);
     reply->time_ns = now_ns;
     reply->worker_pid = (uint32_t)data.worker_pid;
@@ -63,7 +62,5 @@ int attnd_call_trace(struct attnd_call *call)
         reply->records.len =
             sizeof(*records) * attnd_trace_read(queue, next, records, RECORDS_MAX, &reply->lost);
     }
-    call->reply->result_case = ATTND__REPLY__RESULT_TRACE;
-    call->reply->trace = reply;
     return 0;
 }

@@ -13,6 +13,7 @@
 #include "service/objects/arrival.h"
 #include "service/objects/lease.h"
 #include "service/prefix/prefix.h"
+#include "service/prefix/tier.h"
 #include "service/sched/complete.h"
 #include "service/sched/parked.h"
 #include "service/sched/results.h"

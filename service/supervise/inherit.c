@@ -7,7 +7,7 @@
  * would be killed again, and again. Once may be chance: an operator who kills a worker does not
  * look what it is doing. The memory's owner gets an error, and others go on.
  */
-#include "service/supervise/supervise.h"
+#include "service/supervise/internal.h"
 
 #include "schemas/atomics.h"
 

@@ -6,7 +6,7 @@
  * socket does not take is due again when an answer has made room. A worker that talks nonsense is
  * killed, and its death handled like any other.
  */
-#include "service/supervise/supervise.h"
+#include "service/supervise/internal.h"
 
 #include "ipc/fdpass.h"
 #include "schemas/crash.h"

@@ -1,7 +1,7 @@
 /*
  * retire_watch.c - the loop is woken by the worker's answers, through a word or an eventfd.
  */
-#include "service/supervise/supervise.h"
+#include "service/supervise/internal.h"
 
 #include <poll.h>
 

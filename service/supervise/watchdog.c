@@ -10,7 +10,7 @@
  * By default a CUDA worker's kernels, which watch their host's heartbeat themselves, have left when
  * the process is killed: no other client of MPS is taken along.
  */
-#include "service/supervise/supervise.h"
+#include "service/supervise/internal.h"
 
 #include "schemas/atomics.h"
 

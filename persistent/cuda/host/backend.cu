@@ -7,8 +7,14 @@
  * residency (residency.cu); memory is the business of memory.cu. Everything done while a kernel is
  * resident is on the list of calls that were measured not to wait for it to end.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/copies.cuh"
+#include "persistent/cuda/host/health.cuh"
+#include "persistent/cuda/host/kernels.cuh"
+#include "persistent/cuda/host/memory.cuh"
+#include "persistent/cuda/host/modules.cuh"
+#include "persistent/cuda/host/portable.cuh"
 #include "persistent/cuda/host/rates.cuh"
+#include "persistent/cuda/host/residency.cuh"
 #include "persistent/cuda/host/switch_cost.cuh"
 
 extern "C" {

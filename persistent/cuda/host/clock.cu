@@ -6,7 +6,7 @@
  * need not know the difference, which those that stay would have from their launch. What the GPU
  * tells of times is made the host's by the difference that a launch has found in the settings.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/clock.cuh"
 #include "persistent/cuda/machine/scalar.cuh"
 
 extern "C" {

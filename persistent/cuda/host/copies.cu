@@ -10,7 +10,9 @@
  * Host memory is pinned in pieces (memory.cu), and the driver takes no copy that reaches from one
  * into the next: rows are cut there.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/copies.cuh"
+#include "persistent/cuda/host/helper.cuh"
+#include "persistent/cuda/host/memory.cuh"
 
 extern "C" {
 #include "persistent/bring.h"

@@ -11,7 +11,8 @@
  * Before the worker is ended, kernels that still can are let finish and leave: under MPS a client
  * that dies with a kernel on the device takes all others along.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/health.cuh"
+#include "persistent/cuda/host/helper.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"

@@ -36,7 +36,9 @@
  * may come behind that of the gang that took its doorbell, and a doorbell that is refused is rung
  * until it is answered. The stream does the rest: gang n + 1 begins when all of gang n is gone.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/clock.cuh"
+#include "persistent/cuda/host/helper.cuh"
+#include "persistent/cuda/host/modules.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"

@@ -1,7 +1,9 @@
 /*
  * kernels.cu - the kernels begin, and rest: for parking, and while host memory is let go.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/clock.cuh"
+#include "persistent/cuda/host/helper.cuh"
+#include "persistent/cuda/host/kernels.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"

@@ -27,7 +27,9 @@
  * given a mapping whose real extent the driver knows; what the engine claims is held against that,
  * never trusted.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/helper.cuh"
+#include "persistent/cuda/host/kernels.cuh"
+#include "persistent/cuda/host/memory.cuh"
 
 extern "C" {
 #include "schemas/crash.h"

@@ -5,7 +5,7 @@
  * is not even opened. Files are read where nothing is resident: when the worker begins, and, once
  * the directory has changed, when the next gang is launched. A kernel that came stays.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/modules.cuh"
 #include "persistent/cuda/host/sources.h"
 
 extern "C" {

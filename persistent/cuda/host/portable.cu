@@ -5,7 +5,8 @@
  * Each is compiled from the sources of Hopper's kernel by nvcc for sm_80, and has that code for
  * GPUs of compute capability 8, and PTX, of which the driver makes code for others.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/modules.cuh"
+#include "persistent/cuda/host/portable.cuh"
 
 extern "C" {
 #include "schemas/kernels.h"

@@ -3,6 +3,8 @@
  */
 #include "persistent/cuda/host/rates.cuh"
 
+#include "persistent/cuda/host/clock.cuh"
+#include "persistent/cuda/host/helper.cuh"
 #include "persistent/cuda/host/solo.cuh"
 
 extern "C" {

@@ -9,7 +9,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_HOST_RATES_CUH
 #define ATTND_PERSISTENT_CUDA_HOST_RATES_CUH
 
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/state.cuh"
 
 namespace attnd
 {

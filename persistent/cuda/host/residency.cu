@@ -18,7 +18,7 @@
  * the others come and go beside them (dispatch/guests.cuh). Under MPS alone: without it SMs are not
  * shared, and what stays takes time slices.
  */
-#include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/residency.cuh"
 
 #include <string.h>
 

@@ -13,6 +13,8 @@
  */
 #include "persistent/cuda/host/switch_cost.cuh"
 
+#include "persistent/cuda/host/state.cuh"
+
 extern "C" {
 #include "schemas/atomics.h"
 }

@@ -9,7 +9,8 @@
 #ifndef ATTND_PERSISTENT_CUDA_HOST_SWITCH_COST_CUH
 #define ATTND_PERSISTENT_CUDA_HOST_SWITCH_COST_CUH
 
-#include "persistent/cuda/host/backend.cuh"
+#include <cuda_runtime.h>
+#include <stdint.h>
 
 namespace attnd
 {

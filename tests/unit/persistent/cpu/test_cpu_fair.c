@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/queue.h"
 
 #define RUNS 64u
 #define MS 1000000u

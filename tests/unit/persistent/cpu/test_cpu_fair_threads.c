@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/state.h"
 #include "schemas/atomics.h"
 #include "tests/support/rigs/cpu_rig.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/memory.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "tests/support/oracle/bits16.h"

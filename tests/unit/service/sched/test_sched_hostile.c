@@ -4,6 +4,7 @@
 #include "schemas/atomics.h"
 #include "service/rpc/calls.h"
 #include "service/sched/lane.h"
+#include "service/supervise/internal.h"
 #include "service/supervise/worker_abi.h"
 #include "tests/support/rigs/sched_rig.h"
 

@@ -1,5 +1,5 @@
 /*
- * tree.c - trees made and freed, and their namespaces.
+ * tree_space.c - trees made and freed, and their namespaces.
  *
  * Arrays are as long as they can ever be and touched as they are needed, so nothing moves and
  * nothing is copied while the daemon runs. Touched blocks are counted against a budget of all

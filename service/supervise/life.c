@@ -1,5 +1,5 @@
 /*
- * supervise.c - the worker may die; the service goes on.
+ * life.c - the worker may die; the service goes on.
  *
  * A worker is one process on the queue segment. When it ends, however it ends, what it wrote there
  * is left to it, the scheduler answers what it had, every mapping is due again, and the next one is
@@ -8,7 +8,7 @@
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
  */
-#include "service/supervise/supervise.h"
+#include "service/supervise/internal.h"
 
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"

@@ -1,4 +1,4 @@
-/* engine.c - the loop of an engine: take what has arrived, admit what fits, run a step, see who is
+/* loop.c - the loop of an engine: take what has arrived, admit what fits, run a step, see who is
  * done. One process, one session, one plan, one lane. */
 #include "bench/replay/engine.h"
 #include "ipc/wake.h"

@@ -1,5 +1,6 @@
 /*
- * plan.c - the plan object: from page tables to work that any worker can take, once for all layers.
+ * planner.c - the plan object: from page tables to work that any worker can take, once for all
+ * layers.
  *
  * A batch says which query rows read which pages. The worker wants the opposite view: pieces of
  * about equal time, each self-contained, in an order that ends well. attnd_planner_set() makes it
@@ -28,7 +29,11 @@
  * the private half (private.h) remembers what advance needs. Nothing here synchronises: the daemon
  * sets a plan while no run of it is in flight, and the ring that carries the run publishes it.
  */
-#include "persistent/plan/private.h"
+#include "persistent/plan/planner.h"
+#include "persistent/plan/layout.h"
+#include "persistent/plan/place.h"
+#include "persistent/plan/steps.h"
+#include "persistent/plan/times.h"
 #include "schemas/atomics.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* trial.c - the life of a trial, from a description to a verdict. */
+/* trial_life.c - the life of a trial, from a description to a verdict. */
 #include "tests/support/trial/trial_internal.h"
 
 #include "tests/support/harness/check.h"

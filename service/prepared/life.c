@@ -1,5 +1,5 @@
 /*
- * prepared.c - mailboxes and prepared runs, from the call that makes them to their end.
+ * life.c - mailboxes and prepared runs, from the call that makes them to their end.
  *
  * To make one, the daemon checks it, fills its slot of the queue segment, and sends the worker a
  * control command; the ack answers the engine, and from then on a launch finds the run. To end one

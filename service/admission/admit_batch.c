@@ -1,5 +1,5 @@
 /*
- * admit.c - from a slot in a ring to arrays that may be believed.
+ * admit_batch.c - from a slot in a ring to arrays that may be believed.
  *
  * The order is the safety: header bytes out of the arena, once; the header unpacked and its counts
  * held against the plan; room for exactly these counts; each array out of the arena, once; and only

@@ -1,8 +1,8 @@
 /*
- * backend.cuh - what the files of the backend's host half share.
+ * state.cuh - the state of the backend's host half, which its files share.
  */
-#ifndef ATTND_PERSISTENT_CUDA_HOST_BACKEND_CUH
-#define ATTND_PERSISTENT_CUDA_HOST_BACKEND_CUH
+#ifndef ATTND_PERSISTENT_CUDA_HOST_STATE_CUH
+#define ATTND_PERSISTENT_CUDA_HOST_STATE_CUH
 
 #include "persistent/cuda/host/launch.cuh"
 
@@ -112,89 +112,6 @@ struct attnd_backend {
     uint64_t called_ns;
     Health health;
 };
-
-/* memory.cu: map() and unmap() of the vtable. */
-int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
-               attnd_fault *fault);
-int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count);
-
-/* memory.cu: finds the driver's own calls. */
-cudaError_t driver_load(Driver *driver, int device);
-/* @uuid: [ATTND_GPU_UUID_BYTES]. */
-cudaError_t driver_uuid(int device, uint8_t *uuid);
-
-/* Bytes that are pinned at a time, and so by themselves: 1 ms under the driver's lock. */
-constexpr uint64_t pin_bytes = 32ull << 20;
-
-/* copies.cu: copy() of the vtable, and what it needs. */
-cudaError_t copies_init(attnd_backend *backend);
-void copies_end(attnd_backend *backend);
-int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
-int pages_bring(attnd_backend *backend, uint64_t offset_bytes);
-
-/* clock.cu: CLOCK_MONOTONIC - globaltimer, in nanoseconds. @pinned: for a kernel's answer. Return:
- * cudaErrorNotReady if there was none until @end_ns. */
-cudaError_t clock_offset(uint64_t *pinned, cudaStream_t stream, uint64_t end_ns,
-                         int64_t *offset_ns);
-/* clock.cu: the difference that counts from here on. */
-void clock_take(attnd_backend *backend, int64_t offset_ns);
-/* clock.cu: compares the clocks now and then, for a millisecond at most. The helper's thread. */
-void clock_keep(attnd_backend *backend);
-/* clock.cu: the heartbeat's word: now, in the GPU's time. */
-uint32_t clock_beat_ms(int64_t offset_ns);
-
-/* kernels.cu: launches them; start() of the vtable. */
-int backend_start(attnd_backend *backend);
-
-/* kernels.cu: they finish what they published and leave; nothing to do if there are none. */
-int backend_quiesce(attnd_backend *backend);
-
-/* portable.cu: whether the GPU's kernels are not Hopper's, by what it is and what --isa says. */
-bool portable_chosen(const attnd_backend_config *config, const cudaDeviceProp *properties);
-/* portable.cu: loads those kernels, from the files beside the worker program. Return: 0; a fault.
- */
-int portable_load(attnd_backend *backend, const cudaDeviceProp *properties, attnd_fault *fault);
-
-/* modules.cu: a line in the log. */
-void backend_say(const attnd_backend *backend, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* modules.cu: of kernels that runs want, a bit each, those that are there and execute them. */
-uint32_t kernels_for(uint32_t wanted);
-/* modules.cu: whether kernels may have come that were not there. Looks now and then. */
-bool modules_due(attnd_backend *backend);
-/* modules.cu: takes in those that have come, and tells the daemon what is missing. Nothing may be
- * resident. */
-void modules_take(attnd_backend *backend);
-
-/* helper.cu: what is enqueued in @stream from here on begins when the gate is opened. The helper's
- * thread; before there is one, the caller of create(). */
-cudaError_t gate_close(attnd_backend *backend, cudaStream_t stream);
-void gate_open(attnd_backend *backend);
-
-/* helper.cu: elastic: calls a gang. Any thread. */
-void gang_wake(attnd_backend *backend);
-
-/* helper.cu: elastic: gangs that come from now on leave at once (@dismiss 1), or when they are done
- * (0). Any thread. */
-void gangs_dismiss(attnd_backend *backend, uint32_t dismiss);
-
-/* helper.cu: waits for what was copied in the side stream. Any thread. */
-cudaError_t side_wait(attnd_backend *backend);
-
-/* helper.cu: the thread that start() creates. */
-void *helper_main(void *backend);
-
-/* helper.cu: waits until no kernel is there or armed; they must have been told to leave. */
-cudaError_t kernels_wait(attnd_backend *backend);
-
-/* health.cu: check() of the vtable, and what it needs. */
-cudaError_t health_init(attnd_backend *backend);
-int health_check(attnd_backend *backend, char *report, size_t report_bytes);
-
-/* residency.cu: the mode asked for, or for "auto" the one that suits, and what it means in SMs.
- * Return: workers; 0 there is no such mode. */
-int residency_choose(attnd_backend *backend, int sms);
 
 inline uint64_t monotonic_ns()
 {
