@@ -446,6 +446,7 @@ bool bench_engine(Bench &b, const Options &options, double device_us)
     const attnd_plan_limits limits = limits_of(b, options.plan_workers);
     OwnLaunches own = {};
     own.workers = uint32_t(b.workers) + 1; /* no dispatcher */
+    own.first_rows = std::min(s.rows * s.heads_q / s.heads_kv, 128u);
     MUST(own.open(b.solo.queue + plan_at, attnd_plan_heap_bytes(&limits),
                   attnd_plan_scratch_bytes(head), attnd_plan_items(head, ATTND_RUN_ATTEND),
                   s.page_size, table, 4));

@@ -125,7 +125,7 @@ struct OwnLaunches {
     attnd::EnginePlan *plan;
     char *mirror, *scratch, *image;
     attnd_engine_plan place;
-    uint32_t workers, variant;
+    uint32_t workers, variant, first_rows;
     const OwnCut *cut; /* NULL: the host's plan */
 
     /* @plan_at: where the planner wrote the plan. Return: a code of CUDA's. */
@@ -192,7 +192,7 @@ struct OwnLaunches {
         const attnd::Variant kernel = attnd::variant_get(variant);
         attnd::Resident *resident = reinterpret_cast<attnd::Resident *>(session + 1);
         uint32_t number = variant, first = 0, gang = 1;
-        attnd::EngineLaunch launched = {session, plan, slot, 1, 0, 0};
+        attnd::EngineLaunch launched = {session, plan, slot, 1, 0, first_rows};
         void *arguments[] = {&resident, &number, &first, &gang, &launched};
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(workers);

@@ -320,14 +320,14 @@ static ATTND_HOST_DEVICE float attnd_cut_part_ns(const struct attnd_cut_shape *s
 }
 
 /* When the last item is done; see finish_of() in plan/split.c. @list_ns: items begin longest first,
- * @tiles: and in waves of the longest. */
-static ATTND_HOST_DEVICE float attnd_cut_finish(const struct attnd_cut_shape *shape, uint32_t way,
+ * @tiles: and in waves of the longest. @wave_ns: what a wave takes beside its items. */
+static ATTND_HOST_DEVICE float attnd_cut_finish(const struct attnd_cut_shape *shape, float wave_ns,
                                                 float list_ns, float longest_ns, uint32_t tiles)
 {
     const float waves = (float)((tiles * shape->heads_kv + shape->workers - 1) / shape->workers);
     const float even_ns = waves * longest_ns;
 
-    return (even_ns < list_ns ? even_ns : list_ns) + (way ? waves * shape->pace.start_ns : 0.0f);
+    return (even_ns < list_ns ? even_ns : list_ns) + waves * wave_ns;
 }
 
 /* The first way that ends early enough, or each that gains on those before. */

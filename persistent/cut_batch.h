@@ -38,7 +38,7 @@ static ATTND_OF_TEAM void attnd_cut_requests(const struct attnd_team *team,
 static ATTND_OF_TEAM void attnd_cut_try(const struct attnd_team *team,
                                         const struct attnd_cut_shape *shape,
                                         const struct attnd_cut *cut, uint32_t blocks, uint32_t way,
-                                        float share_ns, float stretch)
+                                        float share_ns, float stretch, float wave_ns)
 {
     const struct attnd_cut_split split = attnd_cut_way(way, share_ns);
     uint32_t *const ns_of = cut->way_ns + way * ATTND_CUT_CLASSES;
@@ -67,7 +67,7 @@ static ATTND_OF_TEAM void attnd_cut_try(const struct attnd_team *team,
     const float list =
         attnd_group_list(team, shape, ns_of, items_of, longest / ATTND_CUT_TIME_UNITS, longest);
     if (team->lane == 0)
-        cut->finish_ns[way] = attnd_cut_finish(shape, way, list, longest, tiles);
+        cut->finish_ns[way] = attnd_cut_finish(shape, way ? wave_ns : 0.0f, list, longest, tiles);
 }
 
 static ATTND_OF_TEAM struct attnd_cut_choice
@@ -80,13 +80,15 @@ attnd_cut_decide(const struct attnd_team *team, const struct attnd_cut_shape *sh
     const float longest = attnd_cut_larger(seen->longest_ns[ATTND_TILE_COMPUTE],
                                            seen->longest_ns[ATTND_TILE_MEMORY] * stretch);
     const uint32_t waves = (blocks * shape->heads_kv + shape->workers - 1) / shape->workers;
+    const float wave_ns =
+        seen->count[ATTND_TILE_COMPUTE] ? shape->pace.start_ns : shape->pace.wave_ns;
     uint32_t way = 0;
 
     if (seen->count[0] && seen->count[1] && attnd_cut_fuse(team, shape, cut, blocks, seen, &choice))
         return choice;
     if ((float)waves * longest > share * ATTND_CUT_SLACK) {
         for (way = team->group; way < ATTND_CUT_WAYS; way += team->groups)
-            attnd_cut_try(team, shape, cut, blocks, way, share, stretch);
+            attnd_cut_try(team, shape, cut, blocks, way, share, stretch, wave_ns);
         attnd_team_sync(team);
         way = attnd_cut_best(cut->finish_ns, share);
     }

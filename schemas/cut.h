@@ -20,7 +20,8 @@ struct attnd_pace {
     uint32_t rows_per_tile, granule; /* as in struct attnd_worker_info */
     uint32_t rows_step;              /* as in struct attnd_plan_rates */
     uint32_t keys_item;              /* that an item of rows_per_tile rows may have; 0: no pace */
-    uint32_t fusion, zero;           /* enum attnd_plan_fusion */
+    uint32_t fusion;                 /* enum attnd_plan_fusion */
+    float wave_ns;                   /* of a wave of parts, where none is compute-bound */
     float row_ns, read_ns, bytes_ns, start_ns;
     float part_ns, part_row_ns; /* of a part of a compute-bound block, beside its keys */
 };

@@ -32,7 +32,8 @@ struct attnd_plan_image {
     uint64_t plan_bytes; /* the plan's place behind this, capacity */
     uint64_t scratch_bytes;
     struct attnd_pace pace; /* of the worker's tiles */
-    uint64_t zero[4];
+    uint32_t first_rows;    /* packed rows of the first tile */
+    uint32_t zero[7];
 };
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
@@ -78,7 +79,7 @@ struct attnd_engine_launch {
     uint32_t slot;          /* of the prepared run */
     uint32_t serial;        /* of the run in that slot, never 0 */
     uint32_t lane;
-    uint32_t zero;
+    uint32_t first_rows; /* packed rows that it most likely begins with; 0: not known */
 };
 ATTND_ASSERT_SIZE(attnd_engine_launch, 32);
 

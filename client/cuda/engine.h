@@ -51,6 +51,7 @@ struct engine_lane {
     uint32_t advance_version;
     uint64_t capture;     /* the last one that has a refresh */
     uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
+    uint32_t first_rows;  /* as in struct attnd_engine_launch */
     struct engine_block *cut, *arrivals; /* of those: mirror, and what merges count */
 };
 

@@ -231,6 +231,14 @@ static int describe(struct attnd_engine *engine, uint32_t pool, struct engine_la
     return rc < 0 ? rc : place(engine, at, &bounds, cut);
 }
 
+/* Where requests have rows of their own number, all have one if there are no more. */
+static uint32_t first_rows_of(const struct attnd_cut_shape *shape)
+{
+    const int decodes = shape->rows_each == 0 && shape->rows <= shape->requests;
+
+    return (decodes ? 1 : shape->tokens) * shape->group;
+}
+
 static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lane,
                       const struct attnd_cuda_plan_args *args, CUstream stream)
 {
@@ -261,6 +269,7 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
     if (rc < 0)
         return rc;
     at->cut_version = view.image.set_version;
+    at->first_rows = first_rows_of(&cut.shape);
     if (capture)
         at->capture = capture;
     else

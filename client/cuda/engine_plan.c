@@ -302,6 +302,7 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
         attnd_kernel_of(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
     if (at->cut_version == view.image.set_version) /* its tiles are made on the device */
         return 0;
+    at->first_rows = view.image.first_rows;
     const int known = at->set_version == view.image.set_version &&
                       at->advance_version == view.image.advance_version;
     if (capture ? at->capture == capture : known)

@@ -137,7 +137,8 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
                                            .slot =
                                                (uint32_t)(run->prepared % engine->facts.runs_max),
                                            .serial = run->serial,
-                                           .lane = run->lane};
+                                           .lane = run->lane,
+                                           .first_rows = run->at->first_rows};
     void *arguments[] = {&resident, &number, &first_worker, &gang, &launched};
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                    .value.programmaticStreamSerializationAllowed = 1};

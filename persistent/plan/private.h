@@ -92,6 +92,7 @@ struct attnd_plan_times {
     double again_ns; /* the same if others have just read it */
     double bytes_ns; /* and by the memory, for all workers */
     double start_ns; /* of a tile */
+    double wave_ns;  /* of a wave of parts, where none is compute-bound */
 };
 
 /* How blocks are cut and ordered: split.c, fuse.c. */

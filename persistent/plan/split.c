@@ -182,8 +182,9 @@ static double finish_of(struct attnd_plan *plan, const struct blocks_seen *seen,
     }
     const uint64_t waves = (tiles * plan->shape.heads_kv + workers - 1) / workers;
     const double even = (double)waves * longest;
-    const double starts =
-        splits->of[0].target_ns > 0 ? (double)waves * attnd_plan_start_ns(plan) : 0;
+    const double wave_ns =
+        seen->count[ATTND_TILE_COMPUTE] ? plan->times.start_ns : plan->times.wave_ns;
+    const double starts = splits->of[0].target_ns > 0 ? (double)waves * wave_ns : 0;
     return (even < list ? even : list) + starts;
 }
 

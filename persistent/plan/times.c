@@ -14,9 +14,13 @@
 #define CPU_GBPS 10u
 
 /* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end
- * are not hidden behind others; and what a part of a compute-bound block takes more, because the
- * last one to arrive merges all rows alone, but for rows of a shared level, which others merge. */
+ * are not hidden behind others; what every wave of parts of memory-bound blocks takes more, because
+ * their rows are stored, counted and merged, and no keys are on their way meanwhile (3 to 5 us, and
+ * nothing of it is hidden where parts are short: persistent/cuda/journal/shapes.md); and what a
+ * part of a compute-bound block takes more, because the last one to arrive merges all rows alone,
+ * but for rows of a shared level, which others merge. */
 #define LOADED_AHEAD_START_NS 300.0
+#define LOADED_AHEAD_WAVE_NS 3500.0
 #define LOADED_AHEAD_PART_NS 6000.0
 #define LOADED_AHEAD_SHARED_NS 1500.0
 
@@ -47,6 +51,7 @@ void attnd_plan_take_times(struct attnd_plan *plan)
         .again_ns = key_bytes / rates->worker_l2_gbps,
         .bytes_ns = key_bytes / rates->memory_gbps,
         .start_ns = rates->rows_step > 1 ? LOADED_AHEAD_START_NS : ATTND_COST_TILE * row_ns,
+        .wave_ns = rates->rows_step > 1 ? LOADED_AHEAD_WAVE_NS : ATTND_COST_TILE * row_ns,
     };
 }
 
@@ -119,6 +124,7 @@ struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan)
         .granule = target->kv_granule,
         .rows_step = target->rates.rows_step,
         .fusion = target->fusion,
+        .wave_ns = (float)plan->times.wave_ns,
         .keys_item = attnd_plan_keys_max(target, rows),
         .row_ns = (float)plan->times.row_ns,
         .read_ns = (float)plan->times.read_ns,

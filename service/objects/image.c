@@ -69,6 +69,13 @@ static void copy_front(const struct copy *copy, const struct attnd_client *clien
     memcpy(copy->to + sizeof(*copy->shape), &variant, sizeof(variant));
 }
 
+static uint32_t first_rows_of(const struct copy *copy)
+{
+    const struct attnd_tile *first = (const void *)(copy->to + copy->shape->tiles_offset_bytes);
+
+    return copy->shape->tiles ? first->row_count * copy->shape->group : 0;
+}
+
 /* All page ids, also such as no length reaches yet. */
 static void copy_pages(const struct copy *copy, const struct attnd_plan_object *object)
 {
@@ -147,6 +154,7 @@ static void write_all(const struct attnd_client *client, const struct attnd_plan
     copy_lengths(&copy, object, 1);
     head->set_version = object->set_version;
     head->items = object->tile_items;
+    head->first_rows = first_rows_of(&copy);
     head->scratch_bytes = object->scratch_bytes;
     head->code = 0;
 }

@@ -206,6 +206,18 @@ __device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zer
     run->aligned = 1;
 }
 
+/* A warmup of nothing, in front of what the decode loop of eight rows does not take: while that has
+ * instructions to wait for, others would come in front of them. One thread. */
+__device__ __forceinline__ void warmup_skip(WorkSlots *work)
+{
+    work->slot[warmup % work_slots].path = path_skip;
+}
+
+__device__ __forceinline__ bool warmup_helps(const EngineLaunch &launch)
+{
+    return !launch.plan || launch.first_rows <= 8;
+}
+
 /* A warp's ring in front of a warmup: with room for one block, of one key; or for none. */
 template <int D, typename Policy> __device__ __forceinline__ DecodeRing warmup_ring(uint32_t warp)
 {

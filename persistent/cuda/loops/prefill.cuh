@@ -64,16 +64,16 @@ issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4],
                 v.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
 }
 
-/* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block. By all
- * @threads that read them, which then wait for each other by @sync. */
+/* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block, of rows
+ * [@begin, @end). By all @threads that read them, which then wait for each other by @sync. */
 template <int D, typename Sync>
-__device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid, int threads, Sync sync)
+__device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid, int begin, int end,
+                                          int threads, Sync sync)
 {
-    using Shape = PrefillShape<D>;
     constexpr int chunks = D / 8;
-    if (rows_valid < Shape::keys) {
-        int from = rows_valid > 0 ? rows_valid : 0;
-        for (int at = from * chunks + int(consumer_thread()) % threads; at < Shape::keys * chunks;
+    if (rows_valid < end) {
+        const int from = max(rows_valid, begin);
+        for (int at = from * chunks + int(consumer_thread()) % threads; at < end * chunks;
              at += threads)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
                              v + place_in_block<D, true>(at / chunks, at % chunks)),
@@ -339,7 +339,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         look_ahead();
         wait_kv(bars->v_full, count);
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
-                     item.kv_end - first, consumer_threads, consumers_sync);
+                     item.kv_end - first, 0, Shape::keys, consumer_threads, consumers_sync);
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;

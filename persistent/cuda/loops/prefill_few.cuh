@@ -1,10 +1,14 @@
 /*
  * prefill_few.cuh - up to 64 packed rows, too many for the decode loop: bound by memory.
  *
- * One warpgroup's products take 64 rows. So both have all of them, and take turns at the blocks of
- * keys that the loaders of prefill bring: each has a softmax of its own, and at the end one adds
- * what the other has. Nothing overlaps within a warpgroup, because there is time: a block of keys
- * takes longer to come than to compute on.
+ * One warpgroup's products take 64 rows. So both have all of them, and each has half of every block
+ * of keys that the loaders of prefill bring, and a softmax of its own; at the end one adds what the
+ * other has. Nothing overlaps within a warpgroup, because there is time: a block of keys takes
+ * longer to come than to compute on. (With turns at whole blocks none would be on its way while
+ * both compute.)
+ *
+ * Parts of such an item are merged as those of decode are, by the last of them: with few rows the
+ * steps of a tree are what takes time, and its code, which a launched kernel executes once.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_FEW_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_FEW_CUH
@@ -23,7 +27,7 @@ __device__ __forceinline__ float4 *few_sums()
 
 template <typename T, int D, typename Policy> struct Few {
     using Shape = PrefillShape<D>;
-    static constexpr int keys = 64, halves = Shape::keys / keys; /* at once; of a block */
+    static constexpr int keys = Shape::keys / 2; /* of a block */
     PrefillBarriers<D> *bars;
     uint32_t shared, count, q_count, group;
     RowState<D> state;
@@ -31,14 +35,6 @@ template <typename T, int D, typename Policy> struct Few {
     __device__ __forceinline__ uint32_t q_at() const
     {
         return shared + q_count % Shape::q_stages * Shape::q_bytes;
-    }
-
-    /* All warps of the group have left a stage, for all warps of both. */
-    __device__ __forceinline__ void leave(uint64_t *empty) const
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(empty, 2);
     }
 
     __device__ __forceinline__ void scores(float (&s)[keys / 2], uint32_t k)
@@ -88,11 +84,12 @@ template <typename T, int D, typename Policy> struct Few {
             p[i] = Pack<T>::pair(s[i * 2], s[i * 2 + 1]);
     }
 
-    /* The blocks of this group, from the last to the first. */
+    /* The group's half of each block, from the last to the first. */
     __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
+        const int begin = int(group) * keys;
 #pragma unroll 1
-        for (int32_t i = int32_t(group); i < blocks; i += 2) {
+        for (int32_t i = 0; i < blocks; i++) {
             const int32_t first = item.kv_begin + (blocks - 1 - i) * Shape::keys;
             if (first < peek_cta(&item.floor))
                 break;
@@ -100,23 +97,17 @@ template <typename T, int D, typename Policy> struct Few {
             const uint32_t parity = number / Shape::stages % 2;
             const uint32_t k = shared + Shape::k_offset + stage * Shape::kv_bytes;
             const uint32_t v = shared + Shape::v_offset + stage * Shape::kv_bytes;
+            float s[keys / 2];
+            uint32_t p[keys / 4];
             barrier_wait(&bars->k_full[stage], parity);
-#pragma unroll 1
-            for (int half = 0; half < halves; half++) {
-                float s[keys / 2];
-                uint32_t p[keys / 4];
-                scores(s, k + half * (keys / 8) * Shape::k_group_bytes);
-                if (half == halves - 1)
-                    leave(&bars->k_empty[stage]);
-                weights(item, s, p, scale, first + half * keys);
-                if (half == 0) {
-                    barrier_wait(&bars->v_full[stage], parity);
-                    zero_tail<D>(v, item.kv_end - first, 128,
-                                 [this] { (void)group_any(false, group); });
-                }
-                values(p, v + half * (keys / 16) * Shape::v_chunk_bytes);
-            }
-            leave(&bars->v_empty[stage]);
+            scores(s, k + group * (keys / 8) * Shape::k_group_bytes);
+            barrier_arrive_warp(&bars->k_empty[stage]);
+            weights(item, s, p, scale, first + begin);
+            barrier_wait(&bars->v_full[stage], parity);
+            zero_tail<D>(v, item.kv_end - first, begin, begin + keys, 128,
+                         [this] { (void)group_any(false, group); });
+            values(p, v + group * (keys / 16) * Shape::v_chunk_bytes);
+            barrier_arrive_warp(&bars->v_empty[stage]);
         }
         count += uint32_t(blocks - floor_blocks<D>(item));
     }
@@ -196,7 +187,7 @@ __device__ __forceinline__ void few_item(const Item &item, PrefillBarriers<D> *b
     const uint32_t first_row = few.group * few_rows + mine; /* of the second group: no rows */
     if (few.group)
         rows_begin<D, Policy>(item, state, first_row);
-    rows_end<T, D, Policy>(item, state, few.q_at(), first_row, few.group, [] {});
+    rows_end<T, D, Policy, false>(item, state, few.q_at(), first_row, few.group, [] {});
     barrier_arrive_warp(&bars->q_empty[few.q_count % Shape::q_stages]);
     *blocks = few.count;
     *q_tiles = few.q_count + 1;

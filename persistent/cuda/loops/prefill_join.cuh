@@ -166,8 +166,9 @@ __device__ __noinline__ void join_stored(const Item &item, uint32_t q, uint32_t 
 
 /* The end of an item's rows. Rows that are not right go the naive way, because a product with a
  * zero probability cannot hide a NaN that the row does not see. @q: shared memory of the item's Q,
- * which nobody reads any more; @after: behind calls, which keep no accumulators. All consumers. */
-template <typename T, int D, typename Policy, typename After>
+ * which nobody reads any more; @after: behind calls, which keep no accumulators; @joins: parts of a
+ * block that are alone are added up here, and not by merge_arrive(). All consumers. */
+template <typename T, int D, typename Policy, bool joins = true, typename After>
 __device__ __forceinline__ void rows_end(const Item &item, RowState<D> &state, uint32_t q,
                                          uint32_t first_row, uint32_t group, After after)
 {
@@ -176,10 +177,10 @@ __device__ __forceinline__ void rows_end(const Item &item, RowState<D> &state, u
     if (!rows_right<D>(state, sees, group)) {
         const uint32_t rows = group * 64, warp = consumer_thread() / 32 % 4;
         attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
-        if (item.tile.parts_alone)
+        if (joins && item.tile.parts_alone)
             join_stored<T, D, Policy>(item, q, first_row, group);
         after();
-    } else if (uniform(item.tile.parts_alone)) {
+    } else if (joins && uniform(item.tile.parts_alone)) {
         store_joined<T, D, Policy>(item, state, sees, q, first_row);
     } else {
         store_rows<T, D, Policy>(item, state, sees, q, first_row);

@@ -85,7 +85,8 @@ __device__ __forceinline__ Resident *engine_resident(EngineSession *session)
 struct EngineLaunch {
     EngineSession *session;
     EnginePlan *plan; /* NULL: the service launched it */
-    uint32_t slot, serial, lane, zero;
+    uint32_t slot, serial, lane;
+    uint32_t first_rows; /* of the item that workers begin with, most likely; 0: not known */
 };
 static_assert(sizeof(EngineLaunch) == sizeof(attnd_engine_launch), "the same");
 

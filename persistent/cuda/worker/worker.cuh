@@ -156,9 +156,10 @@ __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 }
 
 /* Registers of a thread. Two consumer warpgroups and a producer share the CTA's 168 for each of its
- * threads. Loaders that convert fp8 hold the bytes of one step while they compute with another's. */
+ * threads. Loaders that convert fp8 hold the bytes of one step while they compute with another's.
+ */
 template <int D, typename Policy>
-constexpr int producer_registers = Policy::narrow && D != latent_dim ? 56 : 40;
+constexpr int producer_registers = Policy::narrow &&D != latent_dim ? 56 : 40;
 template <int D, typename Policy>
 constexpr int consumer_registers = (3 * 168 - producer_registers<D, Policy>) / 2;
 
@@ -215,8 +216,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         if constexpr (D <= 128 && !portable && !Policy::narrow) {
             if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
                 few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
-                if (!slot->item.tile.parts_alone)
-                    merge_arrive<T, D, Policy>(slot->item);
+                merge_arrive<T, D, Policy>(slot->item);
                 work_leave(work, number);
                 continue;
             }
@@ -341,8 +341,11 @@ __global__ void __launch_bounds__(resident_threads, 1)
         fence_barrier_init();
     } else if (warp == 1) {
         if constexpr (first_item<D> != 0)
-            warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
-                           resident->spoilt[blockIdx.x % warmup_places]);
+            if (!warmup_helps(launch))
+                warmup_skip(work);
+            else
+                warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
+                               resident->spoilt[blockIdx.x % warmup_places]);
     } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;
@@ -350,7 +353,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
         Policy::start();
         fence_barrier_init();
     } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
-        *decode_ring() = warmup_ring<D, Policy>(warp - producer_threads / 32);
+        *decode_ring() = warmup_helps(launch) ? warmup_ring<D, Policy>(warp - producer_threads / 32)
+                                              : DecodeRing{};
     }
     cta_ready(warp == 0 && launch.plan);
     if (work->over) { /* it comes too late */

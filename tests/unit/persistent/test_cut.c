@@ -98,6 +98,7 @@ static void begin(uint32_t requests, uint32_t group)
                  .read_ns = 25.0f,
                  .bytes_ns = 0.2f,
                  .start_ns = 300.0f,
+                 .wave_ns = 3500.0f,
                  .part_ns = 6000.0f,
                  .part_row_ns = 50.0f},
     };
