@@ -28,7 +28,7 @@
 #ifndef ATTND_LAUNCH_H
 #define ATTND_LAUNCH_H
 
-#include "attnd.h"
+#include "attnd_memory.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 struct attnd_session;
-struct attnd_tensor; /* attnd.h */
+struct attnd_tensor; /* attnd_memory.h */
 
 /**
  * attnd_cuda_map() - device memory into the address space of the current context's device
