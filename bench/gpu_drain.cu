@@ -21,6 +21,7 @@
 #include "bench/gpu_drain_bench.cuh"
 #include "bench/gpu_drain_engine.cuh"
 #include "bench/gpu_drain_shapes.cuh"
+#include "schemas/clock.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -29,18 +30,10 @@
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #include <string>
-#include <time.h>
 #include <vector>
 
 namespace
 {
-
-uint64_t now_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
-}
 
 /* ---- the ceiling ---- */
 
@@ -212,10 +205,10 @@ bool bench(const Shape &shape, const Options &options, int workers)
         watch_clock<<<1, 1, 0, b.watch_stream>>>(b.watch);
         const uint32_t warm_up = shape.nan ? 0 : 4;
         for (uint32_t i = 0; i < runs + warm_up; i++) {
-            uint64_t begin = now_ns();
+            uint64_t begin = attnd_clock_ns();
             ring(b, i % shape.layers);
             attnd_retire retire = wait_retire(b, i);
-            uint64_t end = now_ns();
+            uint64_t end = attnd_clock_ns();
             if (i < warm_up)
                 continue;
             device_us.push_back(double(retire.end_ns - retire.begin_ns) / 1e3);

@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "persistent/backend.h"
+#include "schemas/clock.h"
 }
 
 #include "persistent/recent.h"
@@ -112,13 +113,6 @@ struct attnd_backend {
     uint64_t called_ns;
     Health health;
 };
-
-inline uint64_t monotonic_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
-}
 
 /* Of the queue segment, as the host or the device has it. */
 inline attnd_trace_head *trace_head(attnd_queue_head *queue, uint64_t offset_bytes)
