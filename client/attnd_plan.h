@@ -76,9 +76,9 @@ struct attnd_batch {
 
 /**
  * attnd_plan_set() - plan a batch
- * @batch: copied before the call returns, but for arrays in attnd_tables_memory(). Its arrays are
- * as long as struct attnd_level and struct attnd_batch say; of each level kv_indptr[requests] says
- * how many entries kv_indices has, and of level 0 qo_indptr[requests] how many rows there are
+ * @batch: copied before the call returns, except for arrays in attnd_tables_memory(). Its arrays
+ * are as long as struct attnd_level and struct attnd_batch say; of each level kv_indptr[requests]
+ * says how many entries kv_indices has, and of level 0 qo_indptr[requests] how many rows there are
  * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming

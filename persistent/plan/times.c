@@ -15,7 +15,8 @@
 
 /* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end
  * are not hidden behind others; and what a part of a compute-bound block takes more, because the
- * last one to arrive merges all rows alone, but for rows of a shared level, which others merge. */
+ * last one to arrive merges all rows alone, except for rows of a shared level, which others merge.
+ */
 #define LOADED_AHEAD_START_NS 300.0
 #define LOADED_AHEAD_PART_NS 6000.0
 #define LOADED_AHEAD_SHARED_NS 1500.0

@@ -182,8 +182,8 @@ struct LatentLoader {
     }
 
     /* The keys of a pass, by one warp, a box a lane. It may be ahead of Q by as many blocks as
-     * there are stages, but for a pass's last one: whose phase of q_empty it waits for must not be
-     * over twice. @last: the item's last pass. */
+     * there are stages, except for a pass's last one: whose phase of q_empty it waits for must not
+     * be over twice. @last: the item's last pass. */
     __device__ __forceinline__ void load_boxes(const Item &item, bool last)
     {
         const ActiveRun *run = item.run;
