@@ -241,8 +241,8 @@ static void count_launch(attnd_backend *backend, uint32_t dispatchers)
     attnd_poke32(launches, attnd_peek32(launches) + dispatchers + kernels);
 }
 
-/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
- * its own, 0. */
+/* The memory whose word engines see, once there is one: 1 + memory; until then the worker has its
+ * own, 0. */
 static uint32_t shared_word(const attnd_backend *backend)
 {
     const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */

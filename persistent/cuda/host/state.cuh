@@ -87,7 +87,7 @@ struct attnd_backend {
     bool portable; /* kernels are those of every GPU from sm_80 on (portable.cu) */
     int workers;
     int mps;              /* contexts share the GPU */
-    pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
+    pthread_mutex_t rest; /* held by the thread that lets the kernels rest and begin again */
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
