@@ -133,7 +133,8 @@ isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,
 # Inner loops are worth what the compiler can do.
 hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
 # What judges is not under test, and instrumented it would take most of the time of those that are.
-judge_flags = $(if $(filter tests/support/oracle/%,$<),$(if $(SANITIZE),-O2 -fno-sanitize=$(SANITIZE)))
+JUDGES := tests/support/oracle/% bench/replay/model.c bench/replay/reference.c
+judge_flags = $(if $(filter $(JUDGES),$<),$(if $(SANITIZE),-O2 -fno-sanitize=$(SANITIZE)))
 # What libattnd.so and libattnd-cuda.so are made of.
 pic_flags = $(if $(filter client/% ipc/% schemas/%,$<),-fPIC)
 
@@ -262,21 +263,24 @@ print-warnings:
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
-# Run two at once: tests of one module, which wait a lot, and those with real processes whose claims
-# are values and not times. The others run one after another.
-E2E_AT_ONCE := $(filter $(addprefix %/test_e2e_,cascade contract_random random families variant \
-                 fp8 tables merge replay),$(E2E))
-IN_ORDER = $(E2E_AT_ONCE) $(UNIT) -- $(filter-out $(E2E_AT_ONCE),$(E2E))
+# Two at once, and those that take long first: most wait more than they compute. One after another:
+# those with real processes that claim how soon something happens, or who gets how much time; and
+# what runs make.
+E2E_ALONE := $(filter $(addprefix %/test_e2e_,client_death daemon_death fair hostile poll priority \
+               trace turns),$(E2E))
+E2E_LONG := $(addprefix $(BUILD)/tests/e2e/test_e2e_,replay peers_death crash watchdog cascade lanes \
+              backpressure contract_random)
+E2E_AT_ONCE := $(E2E_LONG) $(filter-out $(E2E_LONG) $(E2E_ALONE),$(E2E))
+SCRIPTS_AT_ONCE := tests/python-property tests/python $(addprefix tests/bench_,engines_run goodput \
+                     shapes simulate trace engines identity)
+SCRIPTS_ALONE := tests/install tests/operators tests/abi/check tests/abi/layouts tests/variant
 test: all tests
-	@BUILD=$(BUILD) tests/run -j 2 $(IN_ORDER) tests/install tests/operators tests/abi/check \
-	  tests/abi/layouts tests/variant tests/bench_trace \
-	  tests/bench_engines tests/bench_engines_run tests/bench_shapes tests/bench_goodput \
-	  tests/bench_simulate tests/bench_identity tests/python
-	@ATTND_TEST_TIMEOUT=150 BUILD=$(BUILD) tests/run tests/python-property
+	@ATTND_TEST_TIMEOUT=150 BUILD=$(BUILD) tests/run -j 2 $(SCRIPTS_AT_ONCE) $(E2E_AT_ONCE) $(UNIT) \
+	  -- $(E2E_ALONE) $(SCRIPTS_ALONE)
 test-unit: $(UNIT)
 	@tests/run -j 2 $(UNIT)
 test-e2e: all $(E2E)
-	@tests/run -j 2 $(E2E_AT_ONCE) -- $(filter-out $(E2E_AT_ONCE),$(E2E))
+	@tests/run -j 2 $(E2E_AT_ONCE) -- $(E2E_ALONE)
 
 # A report names functions and lines, and variables by what the compiler instruments: -g1 has that.
 SANITIZE_CFLAGS := -O1 -g1
@@ -286,7 +290,8 @@ SANITIZE_CFLAGS := -O1 -g1
 test-asan:
 	@$(BUILD_SAYING) 'build with ASan and UBSan' -j2 BUILD=build/asan SANITIZE=address,undefined \
 	  CRASH_POINTS=1 CFLAGS='$(SANITIZE_CFLAGS)' tested
-	@ATTND_TEST_TIMEOUT=240 tests/run -j 2 $(patsubst $(BUILD)/%,build/asan/%,$(IN_ORDER))
+	@ATTND_TEST_TIMEOUT=240 tests/run -j 2 \
+	  $(patsubst $(BUILD)/%,build/asan/%,$(E2E_AT_ONCE) $(UNIT) -- $(E2E_ALONE))
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
@@ -298,6 +303,7 @@ test-tsan:
 
 check-long: check $(LONG)
 	@$(BUILD_SAYING) 'build of all kernels' -j2 all
+	@ATTND_ANALYSER_NODES=225000 BUILD=$(BUILD) .ci/lint.sh
 	@$(MAKE) --no-print-directory fuzz-long
 	@ATTND_PROPERTY_S=1200 ATTND_TEST_TIMEOUT=1500 BUILD=$(BUILD) tests/run tests/python-property
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \

@@ -5,6 +5,7 @@
 #ifndef ATTND_BENCH_GPU_DRAIN_ENGINE_CUH
 #define ATTND_BENCH_GPU_DRAIN_ENGINE_CUH
 
+#include "bench/must.cuh"
 #include "persistent/cuda/host/launch.cuh"
 #include "persistent/cuda/state/engine.cuh"
 #include "persistent/cuda/state/roles.cuh"
@@ -14,15 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
-
-inline void must(cudaError_t error, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
-    exit(1);
-}
-#define MUST(call) must((call), __LINE__)
 
 template <typename Value> Value median(std::vector<Value> values)
 {

@@ -9,7 +9,33 @@
 namespace
 {
 
-/* The same in parts of @keys. */
+/* The same with a variant: a window of so many keys, a cap, slopes, rows of V of another length, K
+ * and V of 8 bits, parts of so many keys. */
+constexpr Shape windowed(Shape shape, uint32_t window)
+{
+    shape.window = window;
+    return shape;
+}
+constexpr Shape capped(Shape shape, float soft_cap)
+{
+    shape.soft_cap = soft_cap;
+    return shape;
+}
+constexpr Shape sloped(Shape shape)
+{
+    shape.alibi = true;
+    return shape;
+}
+constexpr Shape with_values(Shape shape, uint32_t dim_vo)
+{
+    shape.dim_vo = dim_vo;
+    return shape;
+}
+constexpr Shape over(uint32_t kv_dtype, Shape shape)
+{
+    shape.kv_dtype = kv_dtype;
+    return shape;
+}
 constexpr Shape in_splits(Shape shape, uint32_t keys)
 {
     shape.fixed_split = keys;
@@ -74,51 +100,47 @@ constexpr Shape shapes[] = {
     {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
     {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
     {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
-     4096},
-    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
-    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
-    {"prefill_8192_w16384", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false,
-     16384},
-    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
-    {"prefill_4096_cap_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40, false,
-     0, 50},
-    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     true},
+    windowed({"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+             4096),
+    capped({"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20}, 50),
+    windowed({"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20}, 1024),
+    windowed({"prefill_8192_w16384", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},
+             16384),
+    capped({"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20}, 50),
+    capped({"prefill_4096_cap_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40},
+           50),
+    sloped({"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20}),
     {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
     {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
     {"decode_32x4096_hd80", 32, 1, 4096, 16, 32, 8, 80, ATTND_FP16, true, 4, 20},
     {"prefill_4096_hd96", 1, 4096, 4096, 16, 32, 32, 96, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_192_128", 1, 4096, 4096, 16, 16, 16, 192, ATTND_BF16, true, 4, 10, 0, false, 0,
-     0, false, 128},
-    {"mla_64x8192", 64, 1, 8192, 64, 128, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0, false,
-     512},
-    {"mla_64x8192_16heads", 64, 1, 8192, 64, 16, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0,
-     false, 512},
-    {"decode_64x8192_e4m3", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E4M3},
-    {"decode_64x8192_e5m2", 64, 1, 8192, 16, 32, 8, 128, ATTND_BF16, true, 2, 20, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E5M2},
-    {"decode_32x4096_hd64_e4m3", 32, 1, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 20, 0, false, 0,
-     0, false, 0, ATTND_FP8_E4M3},
-    {"decode_16x4096_2rows_e4m3", 16, 2, 4096, 1, 16, 8, 256, ATTND_FP16, true, 2, 20, 0, false, 0,
-     0, false, 0, ATTND_FP8_E4M3},
-    {"prefill_8192_e4m3", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 10, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E4M3},
-    {"prefill_8192_e4m3_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E4M3},
-    {"prefill_8192_e5m2_bf16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_BF16, true, 4, 10, 0, false, 0,
-     0, false, 0, ATTND_FP8_E5M2},
-    {"chunks_4x1000_e4m3", 4, 1000, 4001, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E4M3},
-    {"prompt_2000_e4m3", 1, 2000, 2000, 16, 32, 8, 128, ATTND_FP16, true, 8, 40, 0, false, 0, 0,
-     false, 0, ATTND_FP8_E4M3},
-    {"prefill_4096_hd256_e4m3", 1, 4096, 4096, 16, 16, 8, 256, ATTND_FP16, true, 4, 10, 0, false, 0,
-     0, false, 0, ATTND_FP8_E4M3},
-    {"prefill_4096_hd64_e5m2", 2, 4096, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 10, 0, false, 0,
-     0, false, 0, ATTND_FP8_E5M2},
-    {"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     false, 512},
+    with_values({"prefill_4096_192_128", 1, 4096, 4096, 16, 16, 16, 192, ATTND_BF16, true, 4, 10},
+                128),
+    with_values({"mla_64x8192", 64, 1, 8192, 64, 128, 1, 576, ATTND_BF16, true, 2, 20}, 512),
+    with_values({"mla_64x8192_16heads", 64, 1, 8192, 64, 16, 1, 576, ATTND_BF16, true, 2, 20}, 512),
+    over(ATTND_FP8_E4M3,
+         {"decode_64x8192_e4m3", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20}),
+    over(ATTND_FP8_E5M2,
+         {"decode_64x8192_e5m2", 64, 1, 8192, 16, 32, 8, 128, ATTND_BF16, true, 2, 20}),
+    over(ATTND_FP8_E4M3,
+         {"decode_32x4096_hd64_e4m3", 32, 1, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 20}),
+    over(ATTND_FP8_E4M3,
+         {"decode_16x4096_2rows_e4m3", 16, 2, 4096, 1, 16, 8, 256, ATTND_FP16, true, 2, 20}),
+    over(ATTND_FP8_E4M3,
+         {"prefill_8192_e4m3", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 10}),
+    over(ATTND_FP8_E4M3,
+         {"prefill_8192_e4m3_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10}),
+    over(ATTND_FP8_E5M2,
+         {"prefill_8192_e5m2_bf16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_BF16, true, 4, 10}),
+    over(ATTND_FP8_E4M3,
+         {"chunks_4x1000_e4m3", 4, 1000, 4001, 16, 32, 8, 128, ATTND_FP16, true, 4, 20}),
+    over(ATTND_FP8_E4M3,
+         {"prompt_2000_e4m3", 1, 2000, 2000, 16, 32, 8, 128, ATTND_FP16, true, 8, 40}),
+    over(ATTND_FP8_E4M3,
+         {"prefill_4096_hd256_e4m3", 1, 4096, 4096, 16, 16, 8, 256, ATTND_FP16, true, 4, 10}),
+    over(ATTND_FP8_E5M2,
+         {"prefill_4096_hd64_e5m2", 2, 4096, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 10}),
+    with_values({"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20}, 512),
     in_splits({"decode_8x4096_s512", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100}, 512),
 };
 

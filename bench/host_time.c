@@ -8,6 +8,7 @@
  *   host_time ROUNDS        with $ATTND_SOCKET
  */
 #include "client/attnd.h"
+#include "schemas/clock.h"
 #include "service/args/args.h"
 
 #include <stdio.h>
@@ -21,14 +22,6 @@ struct engine {
     uint32_t pool, memory, plan;
     int32_t starts[REQUESTS + 1], pages[REQUESTS], last_page_len[REQUESTS];
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static int open_engine(struct engine *e)
 {
@@ -71,10 +64,10 @@ static int compare(const void *a, const void *b)
 static uint64_t time_rounds(const struct engine *engine, uint64_t *took_ns, uint64_t rounds)
 {
     for (uint64_t i = 0; i < rounds; i++) {
-        uint64_t begin_ns = now_ns();
+        uint64_t begin_ns = attnd_clock_ns();
         if (plan_and_run(engine) < 0)
             return 0;
-        took_ns[i] = now_ns() - begin_ns;
+        took_ns[i] = attnd_clock_ns() - begin_ns;
     }
     qsort(took_ns, rounds, sizeof(*took_ns), compare);
     return took_ns[rounds / 2];

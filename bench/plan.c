@@ -12,7 +12,7 @@
  * them.
  */
 #include "bench/support/suite.h"
-#include "client/attnd_launch.h"
+#include "client/attnd.h"
 #include "client/attnd_tables.h"
 #include "ipc/wake.h"
 #include "schemas/abi.h"

@@ -7,7 +7,6 @@
  */
 #include "client/attnd.h"
 #include "client/attnd_merge.h"
-#include "client/attnd_prefix.h"
 
 #include <stddef.h>
 

@@ -11,7 +11,7 @@
  * but the engine orders a launch with operations on the lane of the same number: it waits for a
  * completion before it launches, or for an answer before it submits.
  *
- * Who executes a launch is decided for a session by its first call about launched runs: the
+ * A session's first call about launched runs decides which executor its launches have: the
  * service's worker, whose mailbox is rung, or the engine's own stream, by a kernel of the service's
  * build. attnd_open_args.execute is the engine's wish; without one the operator's word counts
  * (attnd --execute), and attnd_info.executor tells. Where the stream executes there is no mailbox:
@@ -28,7 +28,7 @@
 #ifndef ATTND_LAUNCH_H
 #define ATTND_LAUNCH_H
 
-#include "attnd.h"
+#include "attnd_memory.h"
 
 #ifdef __cplusplus
 extern "C" {

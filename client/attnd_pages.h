@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-struct attnd_session; /* attnd.h */
+struct attnd_session; /* attnd_session.h */
 struct attnd_token;
 struct attnd_op;
 struct attnd_completion;

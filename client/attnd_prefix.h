@@ -31,7 +31,9 @@
 #ifndef ATTND_PREFIX_H
 #define ATTND_PREFIX_H
 
-#include "attnd.h"
+#include "attnd_operation.h"
+#include "attnd_pool.h"
+#include "attnd_session.h"
 
 #ifdef __cplusplus
 extern "C" {

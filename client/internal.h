@@ -1,10 +1,11 @@
 /*
  * internal.h - a session from the inside, and what the files of libattnd say to each other.
  *
- * The struct is cut by who touches it. The submitting and the waiting thread share no line that
- * either writes, so a run and its completion cost no lock, no allocation and no bounced line of our
- * own making. Everything else happens under call_lock (one request and its reply at a time) or
- * objects_lock (short, never held across a system call that blocks). Order: call_lock first.
+ * The struct is cut by the threads that touch it. The submitting and the waiting thread share no
+ * line that either writes, so a run and its completion cost no lock, no allocation and no bounced
+ * line of our own making. Everything else happens under call_lock (one request and its reply at a
+ * time) or objects_lock (short, never held across a system call that blocks). Order: call_lock
+ * first.
  */
 #ifndef ATTND_CLIENT_INTERNAL_H
 #define ATTND_CLIENT_INTERNAL_H

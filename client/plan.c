@@ -24,8 +24,8 @@
 #define HEADER_BYTES_MAX 1024u
 
 /* A batch that fills the plan must fit in the arena, or nobody learns before the first that does
- * not; but who chose the arena's size may know better. What lies in attnd_tables_memory() needs no
- * room there. */
+ * not; but an engine that chose the arena's size may know better. What lies in
+ * attnd_tables_memory() needs no room there. */
 static int fits_arena(const struct attnd_session *session, const struct attnd_plan_args *args)
 {
     const uint64_t levels = args->levels ? args->levels : 1;

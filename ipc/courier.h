@@ -2,8 +2,8 @@
  * courier.h - knocks and datagrams for those whose wake-ups take long, on a thread of their
  * process'.
  *
- * Whoever holds the other end of a pipe or a socket decides how many wait for it, and the kernel
- * walks all of them within the write that wakes them.
+ * The process that holds the other end of a pipe or a socket decides how many wait for it, and the
+ * kernel walks all of them within the write that wakes them.
  */
 #ifndef ATTND_IPC_COURIER_H
 #define ATTND_IPC_COURIER_H

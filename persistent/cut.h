@@ -73,7 +73,7 @@ struct attnd_cut {
     float *time_ns;
     struct attnd_cut_place *place; /* [blocks + 1] */
     uint32_t *order;               /* [tiles]: class by cost, then where the tile stands */
-    uint32_t *counts;              /* [ATTND_CUT_COUNTS], of who orders them */
+    uint32_t *counts;              /* [ATTND_CUT_COUNTS], for ordering them */
     float *finish_ns;              /* [ATTND_CUT_WAYS] */
     uint32_t *way_ns, *way_items;  /* [ATTND_CUT_WAYS][ATTND_CUT_CLASSES] */
     uint32_t *rows_refused;        /* 1: qo_indptr is no such array */

@@ -17,7 +17,7 @@
         (to)->dtype = (from)->dtype;                                                               \
     } while (0)
 
-/* The same of a plane, but for its memory, which each form names in its own way. */
+/* The same of a plane, except for its memory, which each form names in its own way. */
 #define ATTND_PLANE_PLACE_COPY(to, from)                                                           \
     do {                                                                                           \
         (to)->offset_bytes = (from)->offset_bytes;                                                 \

@@ -103,7 +103,7 @@ def add_how(add):
         help="an engine that answers so much too late hangs, which ends the run "
         "(default: 10)")  # fmt: skip
     add("--limit", type=positive, default=280.0, metavar="SECONDS",
-        help="the whole run, but for ending it, takes no longer (default: 280)")  # fmt: skip
+        help="the whole run, except for ending it, takes no longer (default: 280)")  # fmt: skip
 
 
 def add_output(add):

@@ -117,7 +117,7 @@ class FlashInferCache:
 
 class Replanner(flashinfer_way.Planner):
     """Plans step after step in the same wrappers. Arrays are on the host, where its plan reads them
-    and copies them itself, but for the page ids, which it takes as they are."""
+    and copies them itself, except for the page ids, which it takes as they are."""
 
     def __init__(self, cache, batch, buffers):
         super().__init__(cache.torch, cache.flashinfer, batch, buffers)

@@ -183,7 +183,7 @@ class Scheduler:
 
     def finish(self, step):
         """The step is computed. Return: sequences that got a token; ended ones are `ended()`, and
-        have no pages any more, but for those that go on elsewhere (first_token_only)."""
+        have no pages any more, except for those that go on elsewhere (first_token_only)."""
         made, over = [], set()
         for sequence, rows in step.parts:
             sequence.computed += rows

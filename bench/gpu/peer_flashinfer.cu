@@ -12,6 +12,7 @@
  * with FlashInfer's headers; without it, only the ceilings.
  */
 #include "bench/free_device.cuh"
+#include "bench/must.cuh"
 
 #include <algorithm>
 #include <chrono>
@@ -37,15 +38,6 @@
 /* Named: nvcc's stubs stumble over kernels instantiated with types of a nameless one. */
 namespace peer
 {
-
-void must(cudaError_t error, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "peer_flashinfer: line %d: %s\n", line, cudaGetErrorString(error));
-    exit(1);
-}
-#define MUST(call) must((call), __LINE__)
 
 template <typename T> T *device_copy(const std::vector<T> &values)
 {

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "persistent/cpu/unroll.h"
+#include "schemas/clock.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -31,13 +32,6 @@ struct peak_thread {
     uint64_t ended_ns;
     volatile uint64_t sink;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 typedef uint64_t words_t __attribute__((vector_size(16)));
 
@@ -132,7 +126,7 @@ static void *peak_main(void *argument)
             self->operations = self->arithmetic(0.5f, 1.0f);
         else
             self->sink = sum(self->begin, self->end);
-        self->ended_ns = now_ns();
+        self->ended_ns = attnd_clock_ns();
         (void)pthread_barrier_wait(self->line);
     }
     return NULL;
@@ -153,7 +147,7 @@ static double race(struct peak_thread *threads, uint32_t count, uint32_t rounds)
             return 0;
     }
     for (uint32_t round = 0; round < rounds; round++) {
-        uint64_t begin_ns = now_ns(), end_ns = begin_ns;
+        uint64_t begin_ns = attnd_clock_ns(), end_ns = begin_ns;
         (void)pthread_barrier_wait(&line);
         (void)pthread_barrier_wait(&line);
         for (uint32_t i = 0; i < count; i++)

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 struct attnd_session;
-struct attnd_tensor; /* attnd.h */
+struct attnd_tensor; /* attnd_memory.h */
 
 /**
  * attnd_cuda_map() - device memory into the address space of the current context's device
@@ -98,7 +98,7 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * Launches of a lane must be in one stream, or ordered by events. Runs on different lanes overlap.
  * The lane's error word has the result of a run, and the stream goes on in any case.
  *
- * Who executes is decided once a session (attnd_launch.h): the service's worker, which the stream
+ * The executor is chosen once a session (attnd_launch.h): the service's worker, which the stream
  * rings, or the stream itself, by the service's kernels in this context. Of the latter:
  * - It needs no worker, and no time runs out while it waits for one.
  * - A graph keeps the kernel that executed the plan when it was captured. After a set that another

@@ -56,7 +56,7 @@ struct attnd_panel {
     float *v; /* [ATTND_KEYS_BLOCK][dim] */
 };
 
-/* All functions are pure but for their outputs; any thread. dim is a multiple of 64. */
+/* All functions are pure except for their outputs; any thread. dim is a multiple of 64. */
 struct attnd_kernel {
     const char *name;
 

@@ -115,7 +115,7 @@ endif
 FLASHINFER ?=
 FLASHINFER_FLAGS := $(if $(FLASHINFER),-w -DATTND_FLASHINFER $(addprefix -I$(FLASHINFER)/,include \
                       cccl/libcudacxx/include cccl/cub cccl/thrust cutlass/include))
-$(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/free_device.cuh
+$(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/free_device.cuh bench/must.cuh
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. $(FLASHINFER_FLAGS) $< -o $@
 

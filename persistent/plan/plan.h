@@ -39,7 +39,7 @@ enum attnd_plan_fusion {
     ATTND_FUSION_SM_SPLIT  /* both from the beginning to the end, on different workers */
 };
 
-/* Whose equal leading pages are looked for, and read once (share.c). */
+/* In which batches equal leading pages are looked for, and read once (share.c). */
 enum attnd_plan_cascade {
     ATTND_CASCADE_OFF = 0,
     ATTND_CASCADE_HINT, /* of batches that say so: ATTND_BATCH_SHARED_PAGES */
@@ -204,7 +204,8 @@ uint32_t attnd_plan_shared_entries(const struct attnd_plan *plan);
 /** attnd_plan_scratch_bytes() - scratch one run of the plan as it is filled needs; 64-aligned. */
 uint64_t attnd_plan_scratch_bytes(const struct attnd_plan_head *head);
 
-/** attnd_plan_pace() - how long tiles of the plan's pool take, for who cuts them elsewhere. */
+/** attnd_plan_pace() - how long tiles of the plan's pool take, for a planner that cuts them
+ * elsewhere. */
 struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan);
 
 /* ---- the layout of a run's scratch, for backends ----------------------------------------------

@@ -18,7 +18,7 @@
  * their rows are stored, counted and merged, and no keys are on their way meanwhile (3 to 5 us, and
  * nothing of it is hidden where parts are short: persistent/cuda/journal/shapes.md); and what a
  * part of a compute-bound block takes more, because the last one to arrive merges all rows alone,
- * but for rows of a shared level, which others merge. */
+ * except for rows of a shared level, which others merge. */
 #define LOADED_AHEAD_START_NS 300.0
 #define LOADED_AHEAD_WAVE_NS 3500.0
 #define LOADED_AHEAD_PART_NS 6000.0

@@ -11,7 +11,6 @@
  *
  *   admit_go.c       a part of the list
  *   admit_copy.c     ranges of the arena, and the memory for copies
- *   admit_alloc.c    bounded memory for protobuf-c, unknown fields
  *   admit_header.c   the scalars       admit_strides.c  the strides
  *   admit_variant.c  the variant
  *   admit_check.c    the arrays        admit_extent.c   how far a strided block reaches
@@ -195,14 +194,10 @@ int attnd_admit_advance_begin(struct attnd_admission *admission, const void *are
 
     begin(admission, &source, limits);
     memset(advance, 0, sizeof(*advance));
-    if (entries > limits->requests)
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, (int64_t)entries,
-                               limits->requests);
-    if (pages > limits->pages)
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, (int64_t)pages,
-                               limits->pages);
     uint64_t count = entries + (pages ? entries + 1 + pages : 0);
-    int code = attnd_staging_reserve(staging, count, fault);
+    int code = attnd_admit_fits(entries, pages, limits, fault);
+    if (code == 0)
+        code = attnd_staging_reserve(staging, count, fault);
     if (code)
         return code;
     int32_t *words = staging->words;

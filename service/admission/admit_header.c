@@ -75,6 +75,18 @@ static int check_scale(const Attnd__Batch *message, uint32_t dim_qk, float *sm_s
     return 0;
 }
 
+int attnd_admit_fits(uint64_t entries, uint64_t pages, const struct attnd_batch_limits *limits,
+                     struct attnd_fault *fault)
+{
+    if (entries > limits->requests)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, (int64_t)entries,
+                               limits->requests);
+    if (pages > limits->pages)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, (int64_t)pages,
+                               limits->pages);
+    return 0;
+}
+
 /* Counts of all levels and their sums against the plan's capacities. */
 static int check_levels(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
                         struct attnd_batch_view *batch, struct attnd_fault *fault)
@@ -87,12 +99,9 @@ static int check_levels(const Attnd__Batch *message, const struct attnd_batch_li
         entries += batch->level[l].entries;
         pages += batch->level[l].pages;
     }
-    if (entries > limits->requests)
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, (int64_t)entries,
-                               limits->requests);
-    if (pages > limits->pages)
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, (int64_t)pages,
-                               limits->pages);
+    int rc = attnd_admit_fits(entries, pages, limits, fault);
+    if (rc < 0)
+        return rc;
     uint32_t advancing = batch->level[batch->levels - 1].entries;
     uint64_t spare = limits->pages - pages;
     if (advancing && batch->reserve_pages > spare / advancing)

@@ -82,6 +82,11 @@ int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t of
                               uint32_t bytes, struct attnd_admit_header *header,
                               struct attnd_fault *fault);
 
+/** attnd_admit_fits() - entries and pages against the plan's capacities. Return: 0;
+ * -ATTND_E_NO_SPACE. */
+int attnd_admit_fits(uint64_t entries, uint64_t pages, const struct attnd_batch_limits *limits,
+                     struct attnd_fault *fault);
+
 /** attnd_admit_header_check() - the scalars of a header against pool and plan, into @batch. The
  * levels get their counts, not yet their arrays. */
 int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_batch_limits *limits,

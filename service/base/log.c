@@ -7,6 +7,8 @@
  */
 #include "service/base/log.h"
 
+#include "schemas/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -70,17 +72,10 @@ static size_t put_prefix(char *line, size_t bytes, enum attnd_log_level level)
     return length < 0 ? 0 : (size_t)length < bytes ? (size_t)length : bytes - 1;
 }
 
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* May a line be written? *@missing: how many were not, before this one. */
 static int afford(enum attnd_log_level level, uint32_t *missing)
 {
-    const uint64_t now_ns = clock_ns(), burst_ns = (uint64_t)BURST_LINES * LINE_NS;
+    const uint64_t now_ns = attnd_clock_ns(), burst_ns = (uint64_t)BURST_LINES * LINE_NS;
     int pays = 1;
 
     pthread_mutex_lock(&limit_lock);

@@ -6,8 +6,8 @@
  * whether there is more. So nobody waits for more than a piece of somebody else's, however much
  * that one has asked for.
  *
- * Whose piece is next: of the users the one that has had the least of the thread, and of its
- * sessions likewise. One that comes after a rest begins where the others are, and is not repaid.
+ * The next piece is of the user that has had the least of the thread, and of its sessions
+ * likewise. One that comes after a rest begins where the others are, and is not repaid.
  *
  * One thread, the loop's.
  */

@@ -13,6 +13,7 @@ import re
 import sys
 
 COMMENT = re.compile(r"/\*\*(.*?)\*/\n((?:[^\n;{}#]+(?:\n[^\n;{}#]+)*;\n)+)", re.S)
+PART = re.compile(r"Part[\s*]+of[\s*]+attnd\.h")  # programs include that
 NAME = re.compile(r"\b(attnd_[a-z0-9_]+)\(")
 
 
@@ -82,7 +83,7 @@ def main(out, version, date, *headers):
                 continue
             for name in names:
                 with open(f"{out}/{name}.3", "w") as file:
-                    header = os.path.basename(path)
+                    header = "attnd.h" if PART.search(text) else os.path.basename(path)
                     file.write(page(name, names, parts, prototypes, header, version, date))
                 print(name)
 

@@ -81,8 +81,7 @@ install: all install-man
 	install -Dm644 -t $(DESTLIB) $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DESTLIB)/$${so%.0}; done
 	install -Dm644 -t $(DESTLIB)/pkgconfig $(PCS)
-	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
-	  client/attnd_pages.h client/attnd_prefix.h client/attnd_tables.h \
+	install -Dm644 -t $(DEST)/include/attnd $(wildcard client/attnd*.h) \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/executor.h schemas/variant.h $(VERSION_H)
 	test ! -d $(BUILD)/kernels || \

@@ -3,10 +3,10 @@
  * layer.
  *
  * A plan whose batch names such pages remembers the arrivals, and a run or an append of it in layer
- * L goes when layer L has arrived: not before, and not later. Whoever brings the bytes holds a
- * lease of each page of its own, so a page that the session frees meanwhile is nobody else's. An
- * arrival that failed stays until its pages are freed: until then whatever reads or writes them
- * fails with its fault.
+ * L goes when layer L has arrived: not before, and not later. The transfer that brings the bytes
+ * holds a lease of each page of its own, so a page that the session frees meanwhile is nobody
+ * else's. An arrival that failed stays until its pages are freed: until then whatever reads or
+ * writes them fails with its fault.
  */
 #ifndef ATTND_SERVICE_OBJECTS_ARRIVAL_H
 #define ATTND_SERVICE_OBJECTS_ARRIVAL_H

@@ -12,7 +12,7 @@
 
 /**
  * attnd_image_open() - the image of @object, made and written if it has none yet
- * @client: whose plan it is, and who pays
+ * @client: the plan's owner, which pays
  * @fd:     receives the memfd, which stays the image's; it can be mapped for reading only
  *
  * Return: 0; -ATTND_E_NO_MEMORY: field daemon_memory, its session's share; field memory, the

@@ -11,9 +11,9 @@
  * are collected by AND (attnd_admit_leased()). Admission looks them up while it copies the ids;
  * what it found holds at the set's step too if the session gave up no lease meanwhile (releases).
  *
- * Whoever attached for reading has one lease of a page in the pool's count, however often it found
- * the page, and of no more than half of the pages, all readers together. Otherwise readers could
- * use up the count of a page, or keep its owner from every page.
+ * A session that attached for reading has one lease of a page in the pool's count, however often it
+ * found the page, and of no more than half of the pages, all readers together. Otherwise readers
+ * could use up the count of a page, or keep its owner from every page.
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */

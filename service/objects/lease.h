@@ -42,8 +42,8 @@ int attnd_lease_drop_some(struct attnd_attachment *attachment, uint32_t pages_ma
 /** attnd_lease_free_count() - pages without a lease. */
 uint32_t attnd_lease_free_count(const struct attnd_pool *pool);
 /** attnd_lease_quiet_room() - quiet leases can be had of the pool's pages: such as keep a page from
- * being free, and do not make it shared. They are for who brings bytes to a page that a session
- * has, or from one that a session still writes. Return: 0; -ATTND_E_NO_MEMORY. */
+ * being free, and do not make it shared. They are for transfers that bring bytes to a page that a
+ * session has, or from one that a session still writes. Return: 0; -ATTND_E_NO_MEMORY. */
 int attnd_lease_quiet_room(struct attnd_service *service, struct attnd_pool *pool,
                            struct attnd_fault *fault);
 /** attnd_lease_quiet_add() - one more of each, which is nobody's. Return: 0; -ATTND_E_RANGE a page

@@ -13,19 +13,12 @@
 
 #include "schemas/pool_fields.h"
 #include "service/admission/admit.h"
+#include "service/base/range.h"
 
 #define PAGES_MAX (1u << 24)
 #define PAGE_SIZE_MAX (1u << 20)
 /* Keeps `index * stride` of any index inside int64_t. */
 #define STRIDE_MAX ((int64_t)1 << 38)
-
-static int in_range(uint32_t value, uint32_t limit, enum attnd_field field,
-                    struct attnd_fault *fault)
-{
-    if (value >= 1 && value <= limit)
-        return 0;
-    return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0, value, value ? limit : 1);
-}
 
 static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
 {
@@ -45,13 +38,13 @@ static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
 int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool *shape,
                            struct attnd_fault *fault)
 {
-    int rc = in_range(desc->layers, ATTND_LAYERS_MAX, ATTND_F_LAYERS, fault);
+    int rc = attnd_in_range(desc->layers, ATTND_LAYERS_MAX, ATTND_F_LAYERS, fault);
     if (rc == 0)
-        rc = in_range(desc->pages, PAGES_MAX, ATTND_F_PAGES, fault);
+        rc = attnd_in_range(desc->pages, PAGES_MAX, ATTND_F_PAGES, fault);
     if (rc == 0)
-        rc = in_range(desc->page_size, PAGE_SIZE_MAX, ATTND_F_PAGE_SIZE, fault);
+        rc = attnd_in_range(desc->page_size, PAGE_SIZE_MAX, ATTND_F_PAGE_SIZE, fault);
     if (rc == 0)
-        rc = in_range(desc->heads_kv, ATTND_HEADS_MAX, ATTND_F_HEADS_KV, fault);
+        rc = attnd_in_range(desc->heads_kv, ATTND_HEADS_MAX, ATTND_F_HEADS_KV, fault);
     if (rc == 0)
         rc = check_dims(desc, fault);
     if (rc < 0)

@@ -1,7 +1,7 @@
 /*
  * dial.c - how a claimer comes to a link, and to the next one when that has ended.
  *
- * It connects to the other service's socket as any client does, and asks there. Who listens on a
+ * It connects to the other service's socket as any client does, and asks there. The listener on a
  * path is not known before: it has to be a process of this daemon's own user, and its identity must
  * not be one that is linked already. What fails is tried again, less and less often.
  */

@@ -134,7 +134,8 @@ uint32_t attnd_tree_space_top(const struct attnd_tree *tree, uint32_t space,
 
 /* ---- operations ---- */
 
-/* Who operates: a session's handle on a namespace. Zero-initialise; the caller sets `session`. */
+/* The party that operates: a session's handle on a namespace. Zero-initialise; the caller sets
+ * `session`. */
 struct attnd_tree_owner {
     uint32_t session; /* whose blocks it publishes */
     uint32_t claims;

@@ -74,7 +74,7 @@ void *attnd_call_result(struct attnd_call *call, Attnd__Reply__ResultCase which)
         return NULL;
     }
     protobuf_c_message_init(type, result);
-    memcpy((char *)call->reply + field->offset, &result, sizeof(result));
+    *(ProtobufCMessage **)(void *)((char *)call->reply + field->offset) = result;
     call->reply->result_case = which;
     return result;
 }

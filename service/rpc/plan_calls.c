@@ -1,6 +1,7 @@
 /*
  * plan_calls.c - PlanCreate and PlanDestroy: capacities, which everything of a plan is sized by.
  */
+#include "service/base/range.h"
 #include "service/objects/planobj.h"
 #include "service/objects/pool_check.h"
 #include "service/rpc/calls.h"
@@ -10,25 +11,17 @@
 #define ROWS_MAX (1u << 22)
 #define PAGES_MAX (1u << 26)
 
-static int in_range(uint32_t value, uint32_t limit, enum attnd_field field,
-                    struct attnd_fault *fault)
-{
-    if (value >= 1 && value <= limit)
-        return 0;
-    return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0, value, value ? limit : 1);
-}
-
 static int check(const Attnd__PlanCreate *request, uint32_t heads_kv, struct attnd_fault *fault)
 {
-    int rc = in_range(request->requests, REQUESTS_MAX, ATTND_F_REQUESTS, fault);
+    int rc = attnd_in_range(request->requests, REQUESTS_MAX, ATTND_F_REQUESTS, fault);
     if (rc == 0)
-        rc = in_range(request->rows, ROWS_MAX, ATTND_F_ROWS, fault);
+        rc = attnd_in_range(request->rows, ROWS_MAX, ATTND_F_ROWS, fault);
     if (rc == 0)
-        rc = in_range(request->pages, PAGES_MAX, ATTND_F_PAGES, fault);
+        rc = attnd_in_range(request->pages, PAGES_MAX, ATTND_F_PAGES, fault);
     if (rc == 0)
-        rc = in_range(request->levels, ATTND_LEVELS_MAX, ATTND_F_LEVELS, fault);
+        rc = attnd_in_range(request->levels, ATTND_LEVELS_MAX, ATTND_F_LEVELS, fault);
     if (rc == 0)
-        rc = in_range(request->heads_q, ATTND_HEADS_MAX, ATTND_F_HEADS_Q, fault);
+        rc = attnd_in_range(request->heads_q, ATTND_HEADS_MAX, ATTND_F_HEADS_Q, fault);
     if (rc == 0 && request->fixed_split > INT32_MAX)
         rc = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_FIXED_SPLIT, 0, request->fixed_split,
                              INT32_MAX);

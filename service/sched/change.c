@@ -11,7 +11,8 @@
  *
  * All or nothing: tiles are built beside the plan that is there, room for them is found, and only
  * then are they written. A set that is refused leaves the batch before it. What was submitted
- * behind it in its lane, by who could not know, is refused with it (struct attnd_refusal).
+ * behind it in its lane, by an engine that could not know, is refused with it (struct
+ * attnd_refusal).
  */
 #include "service/sched/change.h"
 

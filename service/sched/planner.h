@@ -26,7 +26,7 @@ struct attnd_planner_job {
 int attnd_planner_new(struct attnd_loop *loop, void (*idle)(void *context), void *context,
                       struct attnd_planner **out);
 
-/** attnd_planner_submit() - have @job worked; filled but for next. Threads: the loop's. */
+/** attnd_planner_submit() - have @job worked; filled except for next. Threads: the loop's. */
 void attnd_planner_submit(struct attnd_planner *planner, struct attnd_planner_job *job);
 
 /** attnd_planner_free() - wait for the job that is worked on, and be done with all others as they

@@ -3,6 +3,7 @@
  * refused by name, or ends its connection, and nothing else is disturbed.
  */
 #include "tests/support/harness/e2e.h"
+#include "tests/support/harness/liar.h"
 #include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
@@ -19,10 +20,6 @@
 
 #include <cmocka.h>
 
-/* A pool of 100 pages of 16 tokens, 2 KV heads of 64, one layer. */
-#define PAGES 100
-#define PLANE_BYTES (PAGES * 16 * 2 * 64 * 2)
-
 struct scene {
     struct engine engine;
     uint32_t pool, planes;
@@ -30,36 +27,9 @@ struct scene {
 
 static void scene_open(struct scene *scene, const struct harness *harness)
 {
-    struct attnd_plane k, v;
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = 1,
-                                   .pages = PAGES,
-                                   .page_size = 16,
-                                   .heads_kv = 2,
-                                   .dim_qk = 64,
-                                   .dim_vo = 64,
-                                   .dtype = ATTND_FP16,
-                                   .page_owner = ATTND_PAGES_OF_ENGINE,
-                                   .k = &k,
-                                   .v = &v};
-
     engine_open(&scene->engine, harness->socket, "liar");
-    CHECK_OK(attnd_memory_create(scene->engine.session, 2 * PLANE_BYTES, &scene->planes, NULL));
-    k = v = (struct attnd_plane){scene->planes, 0, 2048, 128, 64};
-    v.offset_bytes = PLANE_BYTES;
-    CHECK_OK(attnd_pool_create(scene->engine.session, &desc, &scene->pool));
+    liar_pool(scene->engine.session, &scene->planes, &scene->pool);
 }
-
-static int same(const struct attnd_fault *a, const struct attnd_fault *b)
-{
-    return a->code == b->code && a->field == b->field && a->index == b->index &&
-           a->value == b->value && a->limit == b->limit;
-}
-
-#define WANT(code, field, index, value, limit)                                                     \
-    {                                                                                              \
-        -ATTND_E_##code, ATTND_F_##field, index, value, limit                                      \
-    }
 
 static void expect_call(int64_t code, struct attnd_fault want, int line)
 {
@@ -68,9 +38,9 @@ static void expect_call(int64_t code, struct attnd_fault want, int line)
 
     check_true(code < 0, "it is refused", __FILE__, line);
     attnd_last_fault(&got);
-    if (!same(&got, &want))
+    if (!liar_same_fault(&got, &want))
         check_say(__FILE__, line, "got %s", attnd_fault_string(&got, sentence, sizeof(sentence)));
-    check_true(same(&got, &want), "the fault is what it should be", __FILE__, line);
+    check_true(liar_same_fault(&got, &want), "the fault is what it should be", __FILE__, line);
 }
 
 #define EXPECT_CALL(code, ...) expect_call((code), (struct attnd_fault)WANT(__VA_ARGS__), __LINE__)
@@ -119,9 +89,9 @@ static void pools_that_cannot_be_are_refused(void **state)
     desc.page_owner = ATTND_PAGES_OF_ENGINE;
     desc.k = &k;
     desc.v = &v;
-    v.offset_bytes = 2 * PLANE_BYTES - 4 * 4096 + 2; /* one element too far */
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, V, 0, 2 * PLANE_BYTES + 2,
-                2 * PLANE_BYTES);
+    v.offset_bytes = 2 * LIAR_PLANE_BYTES - 4 * 4096 + 2; /* one element too far */
+    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, V, 0, 2 * LIAR_PLANE_BYTES + 2,
+                2 * LIAR_PLANE_BYTES);
     v.offset_bytes = 0;
     k.stride_page = INT64_MAX;
     CHECK_ERROR(attnd_pool_create(session, &desc, &pool), ATTND_E_RANGE);

@@ -7,6 +7,7 @@
  * a fault, limit is the nearest value that would have been accepted.
  */
 #include "tests/support/harness/e2e.h"
+#include "tests/support/harness/liar.h"
 #include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
@@ -19,10 +20,7 @@
 
 #include <cmocka.h>
 
-/* A pool of 100 pages of 16 tokens, 2 KV heads of 64, one layer, and a plan for 4 requests, 64
- * rows, 32 pages, 2 levels, 4 query heads. */
-#define PAGES 100
-#define PLANE_BYTES (PAGES * 16 * 2 * 64 * 2)
+/* A plan for 4 requests, 64 rows, 32 pages, 2 levels, 4 query heads. */
 #define ROWS_BYTES 65536
 
 enum stage { SET, ADVANCE, APPEND, RUN };
@@ -71,29 +69,13 @@ static void scene_reset(struct scene *scene)
 
 static void scene_open(struct scene *scene, const struct harness *harness)
 {
-    struct attnd_plane k = {0}, v;
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = PAGES,
-                                         .page_size = 16,
-                                         .heads_kv = 2,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &k,
-                                         .v = &v};
     struct attnd_plan_args args = {
         .size = sizeof(args), .requests = 4, .rows = 64, .pages = 32, .levels = 2, .heads_q = 4};
 
     engine_open(&scene->engine, harness->socket, "liar");
     struct attnd_session *session = scene->engine.session;
-    CHECK_OK(attnd_memory_create(session, 2 * PLANE_BYTES, &scene->planes, NULL));
+    liar_pool(session, &scene->planes, &scene->pool);
     CHECK_OK(attnd_memory_create(session, ROWS_BYTES, &scene->rows, (void **)&scene->bytes));
-    k = (struct attnd_plane){scene->planes, 0, 2048, 128, 64};
-    v = k;
-    v.offset_bytes = PLANE_BYTES;
-    CHECK_OK(attnd_pool_create(session, &desc, &scene->pool));
     args.pool = scene->pool;
     CHECK_OK(attnd_plan_create(session, &args, &scene->plan));
     scene_reset(scene);
@@ -110,17 +92,13 @@ struct lie {
 };
 
 #define AT(field) offsetof(struct scene, field), sizeof(((struct scene *)0)->field)
-#define WANT(code, field, index, value, limit)                                                     \
-    {                                                                                              \
-        -ATTND_E_##code, ATTND_F_##field, index, value, limit                                      \
-    }
-
 static const struct lie lies[] = {
     {"qo_indptr begins late", SET, AT(qo[0]), 1, WANT(INVALID, QO_INDPTR, 0, 1, 0)},
     {"qo_indptr falls", SET, AT(qo[2]), 0, WANT(INVALID, QO_INDPTR, 2, 0, 1)},
     {"kv_indptr begins late", SET, AT(kv[0]), 1, WANT(INVALID, KV_INDPTR, 0, 1, 0)},
     {"kv_indptr falls", SET, AT(kv[1]), 5, WANT(INVALID, KV_INDPTR, 2, 4, 5)},
-    {"page id out of the pool", SET, AT(ids[2]), PAGES, WANT(RANGE, KV_INDICES, 2, PAGES, 99)},
+    {"page id out of the pool", SET, AT(ids[2]), LIAR_PAGES,
+     WANT(RANGE, KV_INDICES, 2, LIAR_PAGES, 99)},
     {"page id negative", SET, AT(ids[3]), -1, WANT(RANGE, KV_INDICES, 3, -1, 0)},
     {"last page of 0", SET, AT(last[0]), 0, WANT(RANGE, KV_LAST_PAGE_LEN, 0, 0, 1)},
     {"last page too long", SET, AT(last[1]), 17, WANT(RANGE, KV_LAST_PAGE_LEN, 1, 17, 16)},
@@ -146,8 +124,8 @@ static const struct lie lies[] = {
     {"length beyond the pages", ADVANCE, AT(kv_len[0]), 49, WANT(RANGE, KV_LEN, 0, 49, 48)},
     {"appended list falls", ADVANCE, AT(page_indptr[1]), 3, WANT(INVALID, KV_INDPTR, 2, 1, 3)},
     {"more than the reserve", ADVANCE, AT(page_indptr[1]), 2, WANT(INVALID, KV_INDPTR, 2, 1, 2)},
-    {"appended id out of the pool", ADVANCE, AT(page_indices[1]), PAGES,
-     WANT(RANGE, KV_INDICES, 1, PAGES, 99)},
+    {"appended id out of the pool", ADVANCE, AT(page_indices[1]), LIAR_PAGES,
+     WANT(RANGE, KV_INDICES, 1, LIAR_PAGES, 99)},
     {"appended id negative", ADVANCE, AT(page_indices[0]), -7, WANT(RANGE, KV_INDICES, 0, -7, 0)},
     {"plan unknown to advance", ADVANCE, AT(named_plan), 999, WANT(UNKNOWN, PLAN, 0, 999, 0)},
 
@@ -213,12 +191,6 @@ static void expect_success(struct scene *scene, enum stage stage)
     CHECK_EQUAL(submit(scene, stage).code, 0);
 }
 
-static int same(const struct attnd_fault *a, const struct attnd_fault *b)
-{
-    return a->code == b->code && a->field == b->field && a->index == b->index &&
-           a->value == b->value && a->limit == b->limit;
-}
-
 /* The same session and another still work. */
 static void expect_undisturbed(struct scene *scene, struct engine *neighbour)
 {
@@ -249,7 +221,7 @@ static void every_lie_is_named_and_disturbs_nothing(void **state)
             expect_success(&scene, SET);
         memcpy((char *)&scene + lie->offset, &lie->value, lie->bytes); /* little-endian */
         got = submit(&scene, lie->stage);
-        if (!same(&got, &lie->want)) {
+        if (!liar_same_fault(&got, &lie->want)) {
             fprintf(stderr, "%s:\n  got  %s\n  want %s\n", lie->what,
                     attnd_fault_string(&got, sentence[0], sizeof(sentence[0])),
                     attnd_fault_string(&lie->want, sentence[1], sizeof(sentence[1])));
@@ -269,10 +241,10 @@ static void expect_fault(struct scene *scene, enum stage stage, struct attnd_fau
     struct attnd_fault got = submit(scene, stage);
     char sentence[160];
 
-    if (!same(&got, &want))
+    if (!liar_same_fault(&got, &want))
         check_say(__FILE__, __LINE__, "got %s",
                   attnd_fault_string(&got, sentence, sizeof(sentence)));
-    CHECK(same(&got, &want));
+    CHECK(liar_same_fault(&got, &want));
 }
 
 static void what_takes_more_than_one_word_is_named_too(void **state)
@@ -308,10 +280,11 @@ static void what_takes_more_than_one_word_is_named_too(void **state)
     expect_undisturbed(&scene, &neighbour);
 
     expect_success(&scene, SET); /* o in the pool, and what is to be appended too */
-    scene.run.o = (struct attnd_tensor){scene.planes, PLANE_BYTES / 2};
-    expect_fault(&scene, RUN, (struct attnd_fault)WANT(OVERLAP, O, 0, PLANE_BYTES / 2, 0));
-    scene.append.v = (struct attnd_tensor){scene.planes, PLANE_BYTES};
-    expect_fault(&scene, APPEND, (struct attnd_fault)WANT(OVERLAP, V, 0, PLANE_BYTES, PLANE_BYTES));
+    scene.run.o = (struct attnd_tensor){scene.planes, LIAR_PLANE_BYTES / 2};
+    expect_fault(&scene, RUN, (struct attnd_fault)WANT(OVERLAP, O, 0, LIAR_PLANE_BYTES / 2, 0));
+    scene.append.v = (struct attnd_tensor){scene.planes, LIAR_PLANE_BYTES};
+    expect_fault(&scene, APPEND,
+                 (struct attnd_fault)WANT(OVERLAP, V, 0, LIAR_PLANE_BYTES, LIAR_PLANE_BYTES));
     expect_undisturbed(&scene, &neighbour);
 
     engine_close(&neighbour);

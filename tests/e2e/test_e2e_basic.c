@@ -49,21 +49,10 @@ static void page_tables_are_read_where_they_lie(void **state)
 static void decoding_goes_on_by_advance(void **state)
 {
     const struct harness *harness = *state;
-    struct random_batch batch = e2e_batch();
+    const struct random_batch batch = e2e_decoding_batch();
     struct engine engine;
 
     engine_open(&engine, harness->socket, "basic");
-    batch.append = 1;
-    batch.steps = 4;
-    batch.reserve_pages = 1;
-    for (uint32_t e = 0; e < batch.level[0].requests; e++) {
-        struct random_entry *entry = &batch.level[0].entry[e];
-        entry->qo_len = 1;
-        if (!entry->kv_len[0]) /* a request that begins */
-            entry->kv_len[0] = 1;
-        for (uint32_t s = 1; s < batch.steps; s++)
-            entry->kv_len[s] = entry->kv_len[s - 1] + 1;
-    }
     trial_expect(&engine, &batch);
     engine_close(&engine);
 }

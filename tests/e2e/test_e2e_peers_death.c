@@ -488,7 +488,7 @@ static void run_row(const struct row *row, int signal, int early)
 
 /* Rows wait more than they compute, mostly until silence is noticed: some at once, each with
  * services of its own. */
-enum { ROWS = sizeof(rows) / sizeof(rows[0]), AT_ONCE = 4, STEPS_MS = 200000 };
+enum { ROWS = sizeof(rows) / sizeof(rows[0]), AT_ONCE = 7, STEPS_MS = 200000 };
 
 struct part_of {
     size_t begin, end; /* of 2 * ROWS: killed and stopped */

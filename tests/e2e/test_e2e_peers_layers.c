@@ -6,7 +6,7 @@
  * are; a pool begins with zeros, so a run that went too early is off. Numbers are small integers,
  * which fp16 has exactly.
  */
-#include "client/attnd_launch.h"
+#include "client/attnd.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/hand_over.h"
 #include "tests/support/oracle/bits16.h"

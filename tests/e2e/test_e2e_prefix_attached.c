@@ -3,7 +3,7 @@
  */
 #include "tests/support/harness/e2e.h"
 
-#include "client/attnd_prefix.h"
+#include "client/attnd.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

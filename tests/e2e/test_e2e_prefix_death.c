@@ -6,7 +6,7 @@
 #include "tests/support/random/seed.h"
 #include "tests/support/trial/prefixes.h"
 
-#include "client/attnd_prefix.h"
+#include "client/attnd.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

@@ -2,7 +2,6 @@
  * test_e2e_quota.c - what one session takes of what all share ends at its share, and comes back.
  */
 #include "client/attnd.h"
-#include "client/attnd_prefix.h"
 #include "schemas/errors.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/harness.h"

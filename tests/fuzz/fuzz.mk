@@ -1,7 +1,7 @@
 # Fuzz targets: libFuzzer with ASan and UBSan, built by clang in a folder of their own.
 #
-#   make fuzz-short    8 s each, at the lowest priority, part of `make check`
-#   make fuzz-long     2 minutes each, part of `make check-long`
+#   make fuzz-short    8 s each, two at once at the lowest priority, part of `make check`
+#   make fuzz-long     2 minutes each, two at once, part of `make check-long`
 #
 # tests/fuzz/corpus has some inputs for each target, which together reach what some minutes of
 # fuzzing reached. Every run begins with them. Inputs found are kept in $(BUILD)/fuzz/corpus and
@@ -53,16 +53,15 @@ fuzz-short: FUZZ_S := 8
 fuzz-long: FUZZ_S := 120
 fuzz-short fuzz-long: fuzz
 	@mkdir -p $(BUILD)/fuzz/found
-	@for target in $(FUZZ); do \
-	  name=$${target##*/}; corpus=$(BUILD)/fuzz/corpus/$$name; log=$(BUILD)/fuzz/$$name.log; \
+	@printf '%s\n' $(FUZZ) | xargs -P 2 -I @ sh -c ' \
+	  name=$${1##*/}; corpus=$(BUILD)/fuzz/corpus/$$name; log=$(BUILD)/fuzz/$$name.log; \
 	  mkdir -p $$corpus; \
-	  if $$target -max_total_time=$(FUZZ_S) -timeout=20 -max_len=8192 -rss_limit_mb=2048 \
+	  if $$1 -max_total_time=$(FUZZ_S) -timeout=20 -max_len=8192 -rss_limit_mb=2048 \
 	      -artifact_prefix=$(BUILD)/fuzz/found/ $$corpus $(FUZZ_CORPUS)/$$name >$$log 2>&1; then \
 	    echo "$$name: $$(tail -n 1 $$log)"; \
 	  else \
 	    tail -n 60 $$log; echo "$$name: FAILED"; exit 1; \
-	  fi; \
-	done
+	  fi' sh @
 
 .PHONY: fuzz-corpus
 fuzz-corpus: fuzz

@@ -6,8 +6,6 @@
  * every descriptor is closed, and the session can be closed whatever happened.
  */
 #include "client/attnd.h"
-#include "client/attnd_launch.h"
-#include "client/attnd_prefix.h"
 #include "client/internal.h"
 
 #include "tests/fuzz/fuzz.h"

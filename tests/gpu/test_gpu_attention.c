@@ -62,20 +62,9 @@ static void append_and_run_on_every_layer_is_right(void **state)
 
 static void decode_by_advance(struct engine *engine)
 {
-    struct random_batch batch = e2e_batch();
+    struct random_batch batch = e2e_decoding_batch();
 
-    batch.append = 1;
-    batch.steps = 4;
-    batch.reserve_pages = 1;
     batch.shape.service_pool = 1;
-    for (uint32_t e = 0; e < batch.level[0].requests; e++) {
-        struct random_entry *entry = &batch.level[0].entry[e];
-        entry->qo_len = 1;
-        if (!entry->kv_len[0])
-            entry->kv_len[0] = 1;
-        for (uint32_t s = 1; s < batch.steps; s++)
-            entry->kv_len[s] = entry->kv_len[s - 1] + 1;
-    }
     trial_expect(engine, &batch);
 }
 

@@ -21,8 +21,7 @@
 #include "tests/support/preload/fail_allocation.h"
 #include "tests/support/trial/trial.h"
 
-#include "client/attnd_launch.h"
-#include "client/attnd_prefix.h"
+#include "client/attnd.h"
 #include "schemas/atomics.h"
 
 #include <fcntl.h>

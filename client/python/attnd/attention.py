@@ -141,7 +141,7 @@ class BatchAttention(OnStream):
 
         qo_indptr, kv_indptr [requests + 1], kv_indices [pages], kv_last_page_len [requests]: int32
             CSR arrays, lists or of numpy or torch. For a cascade, lists of such arrays, the shared
-            level first. They are copied before plan() returns, but for those in Session.tables,
+            level first. They are copied before plan() returns, except for those in Session.tables,
             which must not change until a run of this plan is over, or plan() has waited.
         num_kv_heads, head_dim_*, page_size, *_data_type: may be left out, and must agree with the
             pool. Beside a pool of fp8 q_data_type is of 16 bits; float16 if None.

@@ -35,8 +35,8 @@ if os.environ.get("ATTND_BACKEND") == "cuda":
         print(f"nobody judges: {error}", file=sys.stderr)
 PAGES, PAGE, HEADS, HEADS_KV, DIM = 256, 16, 8, 2, 128
 WORKSPACE_BYTES = 256 << 20
-# Feature: what the kernels built ahead lack. Those are of fp16, of 128 dimensions, and plain but for
-# masks.
+# Feature: what the kernels built ahead lack. Those are of fp16, of 128 dimensions, and plain except
+# for masks.
 UNBUILT = {
     "window 0": "a window",
     "window 17": "a window",

@@ -2,7 +2,7 @@
  * guests.cuh - workers that come and go beside kernels that stay (attnd --reserve).
  *
  * The dispatcher and some workers stay; the others are guests, armed behind the wake word as gangs
- * are, but without a dispatcher of their own. Who rings calls them, and so does the chores' warp
+ * are, but without a dispatcher of their own. A ring calls them, and so does the chores' warp
  * while items are left that nobody has taken. It also tells them to leave: when there is no such
  * item any more, or after 2 ms, like a gang. Whether guests are there decides nothing but how fast
  * a run is, because workers that stay take every item in the end. So a call that is lost, where a

@@ -114,27 +114,37 @@ __device__ __forceinline__ uint32_t *pages_there(attnd_entry *entry)
 /* The head, and the variant behind it. */
 constexpr uint64_t plan_front_bytes = sizeof(attnd_plan_head) + sizeof(attnd_variant);
 
-/* Arrays that only a set changes, and all page ids; the head first, for it says where the rest
- * lies. Return: bytes moved. */
-__device__ __forceinline__ uint64_t mirror_set(const PlanCopy &plan, uint32_t lane)
+/* Arrays of a plan that only a set changes, page ids aside. */
+struct PlanArray {
+    uint64_t offset_bytes, bytes;
+};
+struct PlanArrays {
+    PlanArray of[5];
+};
+__device__ __forceinline__ PlanArrays plan_arrays(const attnd_plan_head *head)
 {
-    const attnd_plan_head *head = plan.head;
-    uint64_t moved = copy_in(plan.copy, plan.host, plan_front_bytes, lane);
-    __syncwarp();
-    const struct {
-        uint64_t offset_bytes, bytes;
-    } arrays[] = {
+    return {{
         {head->entries_offset_bytes, uint64_t(head->entries) * sizeof(attnd_entry)},
         {head->tiles_offset_bytes, uint64_t(head->tiles) * sizeof(attnd_tile)},
         {head->merges_offset_bytes, uint64_t(head->merges) * sizeof(attnd_merge)},
         {head->merge_parts_offset_bytes, uint64_t(head->parts) * sizeof(uint32_t)},
         {head->mask_begin_offset_bytes,
          head->options & ATTND_OPTION_MASK ? uint64_t(head->entries) * sizeof(uint32_t) : 0},
-    };
+    }};
+}
+
+/* Those arrays, and all page ids; the head first, for it says where the rest
+ * lies. Return: bytes moved. */
+__device__ __forceinline__ uint64_t mirror_set(const PlanCopy &plan, uint32_t lane)
+{
+    const attnd_plan_head *head = plan.head;
+    uint64_t moved = copy_in(plan.copy, plan.host, plan_front_bytes, lane);
+    __syncwarp();
+    const PlanArrays arrays = plan_arrays(head);
 #pragma unroll
-    for (uint32_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        moved += copy_in(plan.copy + arrays[i].offset_bytes, plan.host + arrays[i].offset_bytes,
-                         arrays[i].bytes, lane);
+    for (const PlanArray &array : arrays.of)
+        moved += copy_in(plan.copy + array.offset_bytes, plan.host + array.offset_bytes,
+                         array.bytes, lane);
     __syncwarp();
     if (!head->entries)
         return moved;

@@ -136,17 +136,8 @@ __device__ __forceinline__ bool refresh_set(const EnginePlan *plan, const PlanCo
     copy_in(copy.copy, copy.host, plan_front_bytes, threadIdx.x, refresh_threads);
     if (refresh_torn(plan, refresh))
         return false;
-    const struct {
-        uint64_t offset_bytes, bytes;
-    } arrays[] = {
-        {head->entries_offset_bytes, uint64_t(head->entries) * sizeof(attnd_entry)},
-        {head->tiles_offset_bytes, uint64_t(head->tiles) * sizeof(attnd_tile)},
-        {head->merges_offset_bytes, uint64_t(head->merges) * sizeof(attnd_merge)},
-        {head->merge_parts_offset_bytes, uint64_t(head->parts) * sizeof(uint32_t)},
-        {head->mask_begin_offset_bytes,
-         head->options & ATTND_OPTION_MASK ? uint64_t(head->entries) * sizeof(uint32_t) : 0},
-    };
-    for (const auto &array : arrays)
+    const PlanArrays arrays = plan_arrays(head);
+    for (const PlanArray &array : arrays.of)
         copy_in(copy.copy + array.offset_bytes, copy.host + array.offset_bytes, array.bytes,
                 threadIdx.x, refresh_threads);
     if (refresh_torn(plan, refresh))

@@ -57,7 +57,8 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
 /* Gangs come before what engines have queued: they do it for one of them, and leave. What the host
  * copies comes before gangs, or it would wait for the end of one. The driver has few queues to the
  * hardware and gives a stream whichever it likes, also the one in which gangs wait. So what gangs
- * wait for never stands in a stream, and who waits for a stream calls gangs (side_wait()). */
+ * wait for never stands in a stream, and a thread that waits for a stream calls gangs
+ * (side_wait()). */
 static cudaError_t create_streams(attnd_backend *backend)
 {
     const bool gangs = backend->residency == ATTND_RESIDENCY_ELASTIC;

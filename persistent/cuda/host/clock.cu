@@ -26,14 +26,14 @@ static __global__ void read_clock(uint64_t *out)
 static cudaError_t ask(uint64_t *pinned, cudaStream_t stream, uint64_t end_ns, int64_t *offset_ns,
                        int64_t *span_ns)
 {
-    const int64_t before = int64_t(monotonic_ns());
+    const int64_t before = int64_t(attnd_clock_ns());
     read_clock<<<1, 1, 0, stream>>>(pinned);
     cudaError_t error = cudaGetLastError();
     if (error)
         return error;
-    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && monotonic_ns() < end_ns)
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && attnd_clock_ns() < end_ns)
         ;
-    *span_ns = int64_t(monotonic_ns()) - before;
+    *span_ns = int64_t(attnd_clock_ns()) - before;
     *offset_ns = before + *span_ns / 2 - int64_t(attnd_observe64(pinned));
     return error;
 }
@@ -57,13 +57,13 @@ void clock_take(attnd_backend *backend, int64_t offset_ns)
 {
     attnd_queue_head *queue = backend->config.queue;
     backend->settings.host_clock_offset_ns = offset_ns;
-    backend->compared_ns = monotonic_ns();
+    backend->compared_ns = attnd_clock_ns();
     attnd_poke64(&trace_head(queue, queue->trace_offset_bytes)->offset_ns, uint64_t(offset_ns));
 }
 
 void clock_keep(attnd_backend *backend)
 {
-    const uint64_t now_ns = monotonic_ns();
+    const uint64_t now_ns = attnd_clock_ns();
     int64_t offset_ns = 0, span_ns = 0;
     if (now_ns - backend->compared_ns < compare_ns ||
         cudaStreamQuery(backend->side_stream) != cudaSuccess)
@@ -80,6 +80,6 @@ void clock_keep(attnd_backend *backend)
 
 uint32_t clock_beat_ms(int64_t offset_ns)
 {
-    const uint32_t ms = uint32_t((int64_t(monotonic_ns()) - offset_ns) / 1000000);
+    const uint32_t ms = uint32_t((int64_t(attnd_clock_ns()) - offset_ns) / 1000000);
     return ms ? ms : 1; /* 0: there is no heartbeat */
 }

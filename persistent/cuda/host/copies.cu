@@ -129,12 +129,12 @@ void copies_end(attnd_backend *backend)
 static int await_copies(attnd_backend *backend, int way)
 {
     const timespec step = {0, 10000};
-    uint64_t called_ns = monotonic_ns();
+    uint64_t called_ns = attnd_clock_ns();
     cudaError_t error = cudaEventRecord(backend->pages_copied[way], backend->pages_stream[way]);
     while (!error && (error = cudaEventQuery(backend->pages_copied[way])) == cudaErrorNotReady) {
         error = cudaSuccess;
-        if (monotonic_ns() - called_ns > stuck_ns) {
-            called_ns = monotonic_ns();
+        if (attnd_clock_ns() - called_ns > stuck_ns) {
+            called_ns = attnd_clock_ns();
             gang_wake(backend);
         }
         (void)nanosleep(&step, NULL);

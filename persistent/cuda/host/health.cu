@@ -68,7 +68,7 @@ cudaError_t health_init(attnd_backend *backend)
     if (error || (error = open_stream(health)) ||
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
-    health->moved_ns = health->left_ns = monotonic_ns();
+    health->moved_ns = health->left_ns = attnd_clock_ns();
     memset(health->snapshot, 0, sizeof(Snapshot));
     return cudaSuccess;
 }
@@ -88,7 +88,7 @@ static cudaError_t ask(attnd_backend *backend)
                                      sizeof(StuckRecord), cudaMemcpyDeviceToHost, health->stream)))
             return error;
     health->asked = 1;
-    health->asked_ns = monotonic_ns();
+    health->asked_ns = attnd_clock_ns();
     return cudaSuccess;
 }
 
@@ -201,7 +201,7 @@ static cudaError_t device_error(const attnd_backend *backend)
 /* Those that can leave do, for as long as there is time. */
 static void end_in_order(attnd_backend *backend)
 {
-    const uint64_t until_ns = monotonic_ns() + leave_ns;
+    const uint64_t until_ns = attnd_clock_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
     gangs_dismiss(backend, 1);
@@ -209,7 +209,7 @@ static void end_in_order(attnd_backend *backend)
         cudaStream_t stream =
             i < backend->streams_count ? backend->streams[i] : backend->guests_stream;
         while (stream && cudaStreamQuery(stream) == cudaErrorNotReady &&
-               monotonic_ns() < until_ns) {
+               attnd_clock_ns() < until_ns) {
             gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
         }
@@ -264,7 +264,7 @@ static int judge(attnd_backend *backend, Report *report)
 {
     Health *health = &backend->health;
     const Snapshot *from = health->snapshot;
-    const uint64_t now_ns = monotonic_ns(), seen = progress(from);
+    const uint64_t now_ns = attnd_clock_ns(), seen = progress(from);
     const bool moves = seen != health->progress;
     health->progress = seen;
     if (moves || !begun(from))
@@ -311,7 +311,7 @@ static void inject(attnd_backend *backend)
 static cudaError_t keep_asking(attnd_backend *backend)
 {
     Health *health = &backend->health;
-    const uint64_t waited_ns = monotonic_ns() - health->asked_ns;
+    const uint64_t waited_ns = attnd_clock_ns() - health->asked_ns;
     cudaError_t error;
     if (waited_ns > call_after_ns)
         gang_wake(backend);
@@ -340,7 +340,7 @@ int health_check(attnd_backend *backend, char *text, size_t text_bytes)
     if (!error && !code) {
         inject(backend);
         if (!attnd_observe32(&backend->launched))
-            health->moved_ns = health->left_ns = monotonic_ns();
+            health->moved_ns = health->left_ns = attnd_clock_ns();
         else if (health->looks++ % snapshot_looks == 0)
             error = ask(backend);
     }

@@ -136,10 +136,10 @@ void gang_wake(attnd_backend *backend)
 cudaError_t side_wait(attnd_backend *backend)
 {
     const timespec step = {0, 50000};
-    const uint64_t begun_ns = monotonic_ns();
+    const uint64_t begun_ns = attnd_clock_ns();
     cudaError_t error;
     while ((error = cudaStreamQuery(backend->side_stream)) == cudaErrorNotReady) {
-        if (monotonic_ns() - begun_ns < side_stuck_ns)
+        if (attnd_clock_ns() - begun_ns < side_stuck_ns)
             continue;
         gang_wake(backend); /* of those that it might stand behind */
         (void)nanosleep(&step, NULL);
@@ -185,7 +185,7 @@ static bool command_waits(const attnd_backend *backend)
 static void look_for_idle(attnd_backend *backend)
 {
     char name[ATTND_KERNEL_NAME_BYTES];
-    const uint64_t now_ns = monotonic_ns();
+    const uint64_t now_ns = attnd_clock_ns();
     uint32_t ran[attnd::variants_count];
     if (backend->keep || now_ns - backend->recent_ns < recent_look_ns)
         return;
@@ -225,7 +225,7 @@ static cudaError_t upload(attnd_backend *backend)
         if (uint32_t(__builtin_popcount(backend->variants)) >
             (reserves(backend) ? backend->settings.reserved : backend->settings.workers))
             backend->variants = kernels_for(1u << (wanted - 1)); /* a worker each is the least */
-        attnd_recent_ask(&backend->recent, wanted - 1, monotonic_ns());
+        attnd_recent_ask(&backend->recent, wanted - 1, attnd_clock_ns());
         attnd_poke32(&backend->words->wanted, 0);
     }
     backend->settings_fresh = 0;
@@ -241,8 +241,8 @@ static void count_launch(attnd_backend *backend, uint32_t dispatchers)
     attnd_poke32(launches, attnd_peek32(launches) + dispatchers + kernels);
 }
 
-/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
- * its own, 0. */
+/* The memory whose word engines see, once there is one: 1 + memory; until then the worker has its
+ * own, 0. */
 static uint32_t shared_word(const attnd_backend *backend)
 {
     const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
@@ -321,7 +321,7 @@ static cudaError_t arm(attnd_backend *backend)
  * word. That may take as long as what is in flight, so this is a step of it. */
 static cudaError_t flush(attnd_backend *backend)
 {
-    const uint64_t now_ns = monotonic_ns();
+    const uint64_t now_ns = attnd_clock_ns();
     cudaError_t error = cudaStreamQuery(backend->streams[0]);
     if (error == cudaSuccess) {
         backend->flushing = 0;
@@ -371,7 +371,7 @@ static cudaError_t keep_armed(attnd_backend *backend)
         return cudaSuccess;
     }
     const uint32_t left = attnd_observe32(&backend->words->left);
-    const uint64_t now_ns = monotonic_ns();
+    const uint64_t now_ns = attnd_clock_ns();
     const bool waits = int32_t(left - backend->woken) >= 0 && command_waits(backend);
     if (left != backend->last_left) {
         backend->last_left = left;
@@ -434,7 +434,7 @@ void *helper_main(void *argument)
     uint64_t active_ns = 0;
     cudaError_t error = cudaSetDevice(backend->driver.device);
     while (!error && !attnd_peek32(&backend->helper_leave)) {
-        const uint64_t now_ns = monotonic_ns();
+        const uint64_t now_ns = attnd_clock_ns();
         beat(backend);
         clock_keep(backend);
         error = reserves(backend)  ? keep_both(backend)

@@ -19,7 +19,8 @@ int backend_start(attnd_backend *backend)
     attnd::HostWords *words = backend->words;
     attnd_queue_head *queue = backend->config.queue;
     int64_t offset_ns = 0;
-    if (clock_offset(&words->clock_ns, backend->side_stream, monotonic_ns() + start_ns, &offset_ns))
+    if (clock_offset(&words->clock_ns, backend->side_stream, attnd_clock_ns() + start_ns,
+                     &offset_ns))
         return -ATTND_E_SYSTEM;
     clock_take(backend, offset_ns);
     attnd_poke32(&words->heartbeat_ms, clock_beat_ms(offset_ns));

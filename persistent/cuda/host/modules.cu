@@ -51,11 +51,11 @@ bool modules_due(attnd_backend *backend)
 {
     struct stat directory;
     if (!backend->config.modules || backend->settings.missing == 0 ||
-        monotonic_ns() - backend->modules_ns < look_ns)
+        attnd_clock_ns() - backend->modules_ns < look_ns)
         return false;
     if (stat(backend->config.modules, &directory) == 0 && changed_since(backend, directory))
         return true;
-    backend->modules_ns = monotonic_ns();
+    backend->modules_ns = attnd_clock_ns();
     return false;
 }
 
@@ -85,7 +85,7 @@ void modules_take(attnd_backend *backend)
     struct stat status;
     char why[300];
     int directory = -1;
-    backend->modules_ns = monotonic_ns();
+    backend->modules_ns = attnd_clock_ns();
     if (backend->config.modules && attnd::variants_there() != all_variants) {
         directory = attnd_modules_open(backend->config.modules, why, sizeof(why));
         if (directory < 0)

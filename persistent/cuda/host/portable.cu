@@ -66,9 +66,9 @@ uint32_t portable_kernels(const char *folder,
 {
     char path[PATH_MAX], kernel[ATTND_KERNEL_NAME_BYTES];
     uint32_t loaded = 0;
-    const uint64_t begin_ns = monotonic_ns();
+    const uint64_t begin_ns = attnd_clock_ns();
     for (uint32_t v = 0; v < variants_count; v++) {
-        if (monotonic_ns() - begin_ns > load_ns) {
+        if (attnd_clock_ns() - begin_ns > load_ns) {
             say(context, attnd_kernel_name(v, kernel), cudaErrorNotReady);
             break;
         }

@@ -79,7 +79,7 @@ static attnd_heap_pool *describe_pool(const Bench &bench, char *at)
 static cudaError_t settled(cudaStream_t stream, uint64_t end_ns)
 {
     cudaError_t error;
-    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && monotonic_ns() < end_ns)
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && attnd_clock_ns() < end_ns)
         ;
     return error;
 }
@@ -136,7 +136,7 @@ static void close(Bench *bench)
     attnd_plan_free(bench->plan);
     if (bench->solo.queue)
         solo_park(bench->solo);
-    const uint64_t end_ns = monotonic_ns() + leave_ns;
+    const uint64_t end_ns = attnd_clock_ns() + leave_ns;
     if (settled(cudaStreamLegacy, end_ns) == cudaErrorNotReady ||
         (bench->stream && settled(bench->stream, end_ns) == cudaErrorNotReady)) {
         (void)cudaGetLastError();
@@ -210,7 +210,7 @@ static cudaError_t time_probe(Bench *bench, const Probe &probe, double *ns)
     for (uint32_t turn = 0; turn < times; turn++) {
         attnd_retire retire;
         const uint32_t number = bench->solo.tail;
-        const uint64_t now_ns = monotonic_ns();
+        const uint64_t now_ns = attnd_clock_ns();
         if (!set_plan(bench, probe, turn))
             return cudaErrorNotSupported;
         beat(*bench);
@@ -280,7 +280,7 @@ cudaError_t rates_measure(attnd_backend *backend, MeasuredRates *rates)
         !(variants_there() >> variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0) & 1))
         return cudaErrorNotSupported;
     bench.workers = workers;
-    bench.deadline_ns = monotonic_ns() + measure_ns;
+    bench.deadline_ns = attnd_clock_ns() + measure_ns;
     cudaError_t error = open(&bench);
     if (!error)
         error = launch(backend, &bench);

@@ -6,6 +6,7 @@
 extern "C" {
 #include "schemas/atomics.h"
 #include "schemas/checksum.h"
+#include "schemas/clock.h"
 }
 
 #include <string.h>
@@ -13,13 +14,6 @@ extern "C" {
 
 namespace attnd
 {
-
-static uint64_t now_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
-}
 
 template <typename T> static cudaError_t zeroed(T **out, uint64_t bytes)
 {
@@ -110,9 +104,9 @@ void solo_ring(Solo *solo, const attnd_run *run)
 
 int solo_wait(const Solo &solo, uint32_t number, uint64_t timeout_ns, attnd_retire *retire)
 {
-    const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = attnd_clock_ns();
     while (int32_t(attnd_observe32(&solo_head(solo)->retire_tail) - number) <= 0)
-        if (now_ns() - begin_ns > timeout_ns)
+        if (attnd_clock_ns() - begin_ns > timeout_ns)
             return -1;
     *retire = reinterpret_cast<attnd_retire *>(solo.queue + solo_retires_at)[number % solo_entries];
     return 0;

@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "persistent/backend.h"
+#include "schemas/clock.h"
 }
 
 #include "persistent/recent.h"
@@ -86,7 +87,7 @@ struct attnd_backend {
     bool portable; /* kernels are those of every GPU from sm_80 on (portable.cu) */
     int workers;
     int mps;              /* contexts share the GPU */
-    pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
+    pthread_mutex_t rest; /* held by the thread that lets the kernels rest and begin again */
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
@@ -112,13 +113,6 @@ struct attnd_backend {
     uint64_t called_ns;
     Health health;
 };
-
-inline uint64_t monotonic_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
-}
 
 /* Of the queue segment, as the host or the device has it. */
 inline attnd_trace_head *trace_head(attnd_queue_head *queue, uint64_t offset_bytes)

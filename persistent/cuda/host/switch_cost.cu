@@ -144,7 +144,7 @@ static CUresult settled(const Table &table, uint64_t end_ns)
         const bool busy = results[0] == CUDA_ERROR_NOT_READY || results[1] == CUDA_ERROR_NOT_READY;
         if (!busy)
             return results[0] ? results[0] : results[1];
-        if (monotonic_ns() >= end_ns)
+        if (attnd_clock_ns() >= end_ns)
             return CUDA_ERROR_NOT_READY;
     }
 }
@@ -171,7 +171,7 @@ static CUresult open(Table *table)
         (result = calls.context_device(&device)) ||
         (result = calls.context_create(&table->engine.context, 0, device)))
         return result;
-    table->deadline_ns = monotonic_ns() + measure_ns;
+    table->deadline_ns = attnd_clock_ns() + measure_ns;
     /* It is current now, and is to be no longer than necessary. */
     if ((result = calls.context_pop(&popped)))
         return result;
@@ -250,7 +250,7 @@ static void close(const Table &table)
         attnd_publish32(&table.words->rung[i], 1);
         attnd_publish32(&table.words->answered[i], 1);
     }
-    if (settled(table, monotonic_ns() + leave_ns) == CUDA_ERROR_NOT_READY)
+    if (settled(table, attnd_clock_ns() + leave_ns) == CUDA_ERROR_NOT_READY)
         return;
     close_side(table.calls, table.worker);
     if (table.engine.context)

@@ -2,8 +2,6 @@
 #include "tests/support/harness/doer.h"
 
 #include "client/attnd.h"
-#include "client/attnd_launch.h"
-#include "client/attnd_prefix.h"
 #include "tests/support/harness/harness.h"
 
 #include <string.h>

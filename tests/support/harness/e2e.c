@@ -83,6 +83,24 @@ struct random_batch e2e_batch(void)
     };
 }
 
+struct random_batch e2e_decoding_batch(void)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.append = 1;
+    batch.steps = 4;
+    batch.reserve_pages = 1;
+    for (uint32_t e = 0; e < batch.level[0].requests; e++) {
+        struct random_entry *entry = &batch.level[0].entry[e];
+        entry->qo_len = 1;
+        if (!entry->kv_len[0]) /* a request that begins */
+            entry->kv_len[0] = 1;
+        for (uint32_t s = 1; s < batch.steps; s++)
+            entry->kv_len[s] = entry->kv_len[s - 1] + 1;
+    }
+    return batch;
+}
+
 struct random_batch e2e_long_batch(void)
 {
     return (struct random_batch){

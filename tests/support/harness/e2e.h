@@ -38,6 +38,10 @@ void e2e_let_go(pid_t worker);
 /** e2e_batch() - prefills, decodes and an empty request, fp16, two layers, LSE, causal. */
 struct random_batch e2e_batch(void);
 
+/** e2e_decoding_batch() - its requests, each of one row, four tokens long: planned once, advanced.
+ */
+struct random_batch e2e_decoding_batch(void);
+
 /** e2e_long_batch() - one whose run keeps the worker busy for a long time (some 100 ms): something
  * to be interrupted. Not to be verified. */
 struct random_batch e2e_long_batch(void);

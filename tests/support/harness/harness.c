@@ -8,9 +8,6 @@
  */
 #include "tests/support/harness/harness.h"
 
-#include "ipc/fdpass.h"
-
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -79,28 +76,6 @@ void harness_init(void)
     check_failed = fail_test;
 }
 
-/* ---- programs ---- */
-
-static void program_path(const char *name, char *path, size_t bytes)
-{
-    const char *folder = getenv("ATTND_BIN");
-    char self[512];
-
-    if (folder) {
-        snprintf(path, bytes, "%s/%s", folder, name);
-        return;
-    }
-    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    CHECK(length > 0);
-    self[length] = 0;
-    for (int up = 0; up < 3; up++) {
-        char *slash = strrchr(self, '/');
-        CHECK(slash != NULL);
-        *slash = 0;
-    }
-    snprintf(path, bytes, "%s/%s", self, name);
-}
-
 /* ---- the daemon ---- */
 
 static void notify_open(struct harness *harness)
@@ -167,7 +142,7 @@ static _Noreturn void exec_daemon(const struct harness *harness, const char *con
 
     for (; options && *options && count < ARGUMENTS_MAX - 1; options++)
         arguments[count++] = *options;
-    program_path("attnd", path, sizeof(path));
+    harness_program_path("attnd", path, sizeof(path));
     snprintf(notify, sizeof(notify), "%s/notify", harness->directory);
     setenv("NOTIFY_SOCKET", notify, 1);
     hand_over(harness->handed);
@@ -414,185 +389,4 @@ void harness_kill_daemon(struct harness *harness)
     harness->daemon = 0;
     close(harness->notify);
     harness->notify = -1;
-}
-
-/* ---- status ---- */
-
-Attnd__Status *harness_status(const struct harness *harness)
-{
-    static uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
-    int fds[ATTND_FDS_MAX], fd_count = 0;
-
-    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    CHECK(fd >= 0);
-    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    request.id = 1;
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    CHECK_EQUAL(attnd_fdpass_send(fd, bytes, attnd__request__pack(&request, bytes), NULL, 0), 0);
-    long got = attnd_fdpass_recv(fd, bytes, sizeof(bytes), fds, &fd_count);
-    close(fd);
-    CHECK(got > 0);
-    Attnd__Reply *reply = attnd__reply__unpack(NULL, (size_t)got, bytes);
-    CHECK(reply && reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS);
-    Attnd__Status *status = reply->status;
-    reply->status = NULL;
-    reply->result_case = ATTND__REPLY__RESULT__NOT_SET;
-    attnd__reply__free_unpacked(reply, NULL);
-    return status;
-}
-
-pid_t harness_worker(const struct harness *harness)
-{
-    Attnd__Status *status = harness_status(harness);
-    pid_t pid = (pid_t)status->worker_pid;
-
-    attnd__status__free_unpacked(status, NULL);
-    CHECK(pid > 1);
-    return pid;
-}
-
-/* @path: of a thread's stat. Return: 1, also if there is no such thread. */
-static int is_in(const char *path, char state)
-{
-    const char mark[] = {')', ' ', state, ' ', 0}; /* the name stands in brackets before it */
-    char text[256];
-    FILE *file = fopen(path, "re");
-
-    if (!file)
-        return 1;
-    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
-    (void)fclose(file);
-    return strstr(text, mark) != NULL;
-}
-
-int harness_threads_are(pid_t pid, char state)
-{
-    char path[300];
-    int all = 1;
-
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *tasks = opendir(path);
-    CHECK(tasks != NULL);
-    for (struct dirent *task; (task = readdir(tasks));) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, task->d_name);
-        all &= task->d_name[0] == '.' || is_in(path, state);
-    }
-    (void)closedir(tasks);
-    return all;
-}
-
-uint32_t harness_descriptors(pid_t pid)
-{
-    char path[64];
-    uint32_t count = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *descriptors = opendir(path);
-    CHECK(descriptors != NULL);
-    for (const struct dirent *entry; (entry = readdir(descriptors));)
-        count += entry->d_name[0] != '.';
-    (void)closedir(descriptors);
-    return count;
-}
-
-static int sleeps(void *context)
-{
-    return is_in(context, 'S');
-}
-
-void harness_await_asleep(pid_t thread)
-{
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)thread);
-    harness_eventually(sleeps, path, STOP_MS, "the thread sleeps");
-}
-
-static int stands_still(void *context)
-{
-    const pid_t *pid = context;
-
-    return harness_threads_are(*pid, 'T');
-}
-
-pid_t harness_stop_worker(const struct harness *harness)
-{
-    pid_t worker = harness_worker(harness);
-
-    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
-    harness_eventually(stands_still, &worker, STOP_MS, "the worker stands still");
-    return worker;
-}
-
-/* In the child. The program is opened before its user changes, who may not be able to enter the
- * folder that it lies in. */
-static _Noreturn void exec_as(const struct harness *harness, uid_t uid, const char *path,
-                              const char *const *argv)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    setenv("ATTND_SOCKET", harness->socket, 1);
-    if (fd >= 0 && (uid == getuid() || setuid(uid) == 0))
-        fexecve(fd, (char *const *)(uintptr_t)argv, environ);
-    _exit(127);
-}
-
-static int program_as(const struct harness *harness, uid_t uid, const char *const *argv,
-                      char *output, size_t output_bytes)
-{
-    int pipes[2], status = 0;
-    char path[600];
-    size_t length = 0;
-
-    program_path(argv[0], path, sizeof(path));
-    CHECK_EQUAL(pipe2(pipes, O_CLOEXEC), 0);
-    fflush(NULL);
-    pid_t parent = getpid(), pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        harness_die_with(parent);
-        dup2(pipes[1], STDOUT_FILENO);
-        exec_as(harness, uid, path, argv);
-    }
-    close(pipes[1]);
-    for (ssize_t got = 1; got > 0 && length + 1 < output_bytes; length += (size_t)got) {
-        got = read(pipes[0], output + length, output_bytes - 1 - length);
-        if (got < 0)
-            got = 0;
-    }
-    output[length] = 0;
-    close(pipes[0]);
-    CHECK_EQUAL(harness_reap(pid, STOP_MS, &status), 1);
-    CHECK(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-int harness_program(const struct harness *harness, const char *const *argv, char *output,
-                    size_t output_bytes)
-{
-    return program_as(harness, getuid(), argv, output, output_bytes);
-}
-
-int harness_attnctl_as(const struct harness *harness, uid_t uid, const char *const *arguments,
-                       char *output, size_t output_bytes)
-{
-    const char *argv[ARGUMENTS_MAX] = {"attnctl"};
-    int count = 1;
-
-    for (; *arguments && count < ARGUMENTS_MAX - 3; arguments++)
-        argv[count++] = *arguments;
-    argv[count++] = "--socket";
-    argv[count] = harness->socket;
-    return program_as(harness, uid, argv, output, output_bytes);
-}
-
-int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
-                    size_t output_bytes)
-{
-    return harness_attnctl_as(harness, getuid(), arguments, output, output_bytes);
 }

@@ -85,6 +85,9 @@ int harness_attnctl_as(const struct harness *harness, uid_t uid, const char *con
 int harness_program(const struct harness *harness, const char *const *argv, char *output,
                     size_t output_bytes);
 
+/** harness_program_path() - where a program of the build is. */
+void harness_program_path(const char *name, char *path, size_t bytes);
+
 /* ---- client processes ---- */
 
 /** harness_fork() - run @client in a process of its own. Its return value is the exit status; a

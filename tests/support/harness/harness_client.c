@@ -6,6 +6,7 @@
 #include "tests/support/harness/harness.h"
 
 #include "schemas/atomics.h"
+#include "schemas/clock.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -18,9 +19,7 @@
 
 uint64_t harness_now_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return attnd_clock_ns();
 }
 
 void harness_sleep_ms(uint32_t ms)

@@ -209,7 +209,7 @@ static void check_tile(const struct attnd_tile *tile)
         MUST(entry->page_count == ((uint32_t)lengths[tile->entry] + 15) / 16);
 }
 
-/* No partial row has two writers, but for those of refused requests. */
+/* No partial row has two writers, except for those of refused requests. */
 static void check_partials(void)
 {
     static uint8_t taken[400000];

@@ -57,7 +57,7 @@ static void gangs_that_do_not_wait_change_nothing(void **state)
     (void)state;
     (void)gangs(&pauses, 2, ATTND_PAUSE_VAIN);
     assert_int_equal(gangs(&pauses, 1000, ATTND_PAUSE_NONE),
-                     999); /* but for the one that may not */
+                     999); /* except for the one that may not */
     assert_int_equal(gangs(&pauses, 1 + 3 + 1, ATTND_PAUSE_VAIN), 2); /* as rare as before */
 }
 

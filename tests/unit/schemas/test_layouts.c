@@ -7,9 +7,7 @@
  * gone does not compile here. schemas/README.md says how a layout is changed on purpose.
  */
 #include "client/attnd.h"
-#include "client/attnd_launch.h"
 #include "client/attnd_merge.h"
-#include "client/attnd_prefix.h"
 #include "schemas/abi.h"
 
 #include <setjmp.h>

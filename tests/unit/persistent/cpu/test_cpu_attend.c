@@ -50,6 +50,16 @@ static struct rig_batch base(void)
     return (struct rig_batch){.heads_kv = 2, .group = 4, .dim = 64, .page_size = 16};
 }
 
+/* @of: queries and keys of each request. */
+static void set_lengths(struct rig_batch *b, uint32_t requests, const uint32_t (*of)[2])
+{
+    b->requests = requests;
+    for (uint32_t r = 0; r < requests; r++) {
+        b->qo_len[r] = of[r][0];
+        b->kv_len[r] = of[r][1];
+    }
+}
+
 static void decode_of_any_length_is_right(void **state)
 {
     (void)state;
@@ -72,11 +82,8 @@ static void every_head_dim_is_right(void **state)
     for (int i = 0; i < 3; i++) {
         struct rig_batch b = base();
         b.dim = dims[i];
-        b.requests = 2;
-        b.qo_len[0] = 1;
-        b.kv_len[0] = 100;
-        b.qo_len[1] = 37;
-        b.kv_len[1] = 70;
+        static const uint32_t lengths[][2] = {{1, 100}, {37, 70}};
+        set_lengths(&b, 2, lengths);
         b.causal = 1;
         both(&b, "head dim");
     }
@@ -92,11 +99,8 @@ static void every_page_size_is_right(void **state)
             b.page_size = sizes[i];
             b.hnd = hnd;
             b.pad = 8;
-            b.requests = 2;
-            b.qo_len[0] = 2;
-            b.kv_len[0] = 131;
-            b.qo_len[1] = 9;
-            b.kv_len[1] = 64;
+            static const uint32_t lengths[][2] = {{2, 131}, {9, 64}};
+            set_lengths(&b, 2, lengths);
             both(&b, "page size");
         }
 }
@@ -110,13 +114,8 @@ static void every_group_is_right(void **state)
         b.heads_kv = 1;
         b.group = groups[i];
         b.causal = 1;
-        b.requests = 3;
-        b.qo_len[0] = 1;
-        b.kv_len[0] = 77;
-        b.qo_len[1] = 3;
-        b.kv_len[1] = 90;
-        b.qo_len[2] = 11;
-        b.kv_len[2] = 20;
+        static const uint32_t lengths[][2] = {{1, 77}, {3, 90}, {11, 20}};
+        set_lengths(&b, 3, lengths);
         both(&b, "group");
     }
 }
@@ -127,11 +126,8 @@ static void many_kv_heads_are_right(void **state)
     struct rig_batch b = base();
     b.heads_kv = 15;
     b.group = 1;
-    b.requests = 2;
-    b.qo_len[0] = 1;
-    b.kv_len[0] = 200;
-    b.qo_len[1] = 14;
-    b.kv_len[1] = 33;
+    static const uint32_t lengths[][2] = {{1, 200}, {14, 33}};
+    set_lengths(&b, 2, lengths);
     both(&b, "heads");
 }
 
@@ -140,14 +136,9 @@ static void causal_prefill_is_right(void **state)
     (void)state;
     struct rig_batch b = base();
     b.causal = 1;
-    b.requests = 4;
-    b.qo_len[0] = b.kv_len[0] = 130;
-    b.qo_len[1] = 60; /* chunk after 100 tokens */
-    b.kv_len[1] = 160;
-    b.qo_len[2] = 64;
-    b.kv_len[2] = 128;
-    b.qo_len[3] = 1;
-    b.kv_len[3] = 1;
+    /* The second is a chunk after 100 tokens. */
+    static const uint32_t lengths[][2] = {{130, 130}, {60, 160}, {64, 128}, {1, 1}};
+    set_lengths(&b, 4, lengths);
     b.tokens = 24;
     both(&b, "causal prefill");
     b.group = 1;
@@ -162,13 +153,8 @@ static void rows_before_the_first_key_see_nothing(void **state)
     (void)state;
     struct rig_batch b = base();
     b.causal = 1;
-    b.requests = 3;
-    b.qo_len[0] = 20; /* positions -15 to 4 */
-    b.kv_len[0] = 5;
-    b.qo_len[1] = 3;
-    b.kv_len[1] = 0;
-    b.qo_len[2] = 0;
-    b.kv_len[2] = 12;
+    static const uint32_t lengths[][2] = {{20, 5}, {3, 0}, {0, 12}}; /* positions -15 to 4 */
+    set_lengths(&b, 3, lengths);
     both(&b, "no keys");
     b.split = 2;
     both(&b, "no keys, split");
@@ -178,11 +164,8 @@ static void a_request_without_keys_is_zero_and_minus_infinity(void **state)
 {
     (void)state;
     struct rig_batch b = base();
-    b.requests = 2;
-    b.qo_len[0] = 5;
-    b.kv_len[0] = 0;
-    b.qo_len[1] = 1;
-    b.kv_len[1] = 0;
+    static const uint32_t lengths[][2] = {{5, 0}, {1, 0}};
+    set_lengths(&b, 2, lengths);
     both(&b, "kv_len 0");
 }
 
@@ -194,13 +177,8 @@ static void split_keys_merge(void **state)
         struct rig_batch b = base();
         b.causal = 1;
         b.split = splits[i];
-        b.requests = 3;
-        b.qo_len[0] = 1;
-        b.kv_len[0] = 500;
-        b.qo_len[1] = 40;
-        b.kv_len[1] = 130;
-        b.qo_len[2] = 1;
-        b.kv_len[2] = 3;
+        static const uint32_t lengths[][2] = {{1, 500}, {40, 130}, {1, 3}};
+        set_lengths(&b, 3, lengths);
         b.tokens = 16;
         both(&b, "split");
     }
@@ -211,15 +189,8 @@ static void a_shared_prefix_level_merges(void **state)
     (void)state;
     struct rig_batch b = base();
     b.prefix_len = 150;
-    b.requests = 4;
-    b.qo_len[0] = 1;
-    b.kv_len[0] = 30;
-    b.qo_len[1] = 7;
-    b.kv_len[1] = 7;
-    b.qo_len[2] = 1;
-    b.kv_len[2] = 0;
-    b.qo_len[3] = 2;
-    b.kv_len[3] = 66;
+    static const uint32_t lengths[][2] = {{1, 30}, {7, 7}, {1, 0}, {2, 66}};
+    set_lengths(&b, 4, lengths);
     b.causal = 1;
     both(&b, "cascade");
     b.split = 64;
@@ -231,11 +202,8 @@ static void lse_may_be_natural(void **state)
     (void)state;
     struct rig_batch b = base();
     b.lse_ln = 1;
-    b.requests = 2;
-    b.qo_len[0] = 1;
-    b.kv_len[0] = 90;
-    b.qo_len[1] = 2;
-    b.kv_len[1] = 0;
+    static const uint32_t lengths[][2] = {{1, 90}, {2, 0}};
+    set_lengths(&b, 2, lengths);
     both(&b, "natural lse");
 }
 
@@ -244,11 +212,8 @@ static void sharp_softmax_is_right(void **state)
     (void)state;
     struct rig_batch b = base();
     b.q_scale = 40; /* weights span hundreds of binary orders */
-    b.requests = 2;
-    b.qo_len[0] = 1;
-    b.kv_len[0] = 300;
-    b.qo_len[1] = 30;
-    b.kv_len[1] = 300;
+    static const uint32_t lengths[][2] = {{1, 300}, {30, 300}};
+    set_lengths(&b, 2, lengths);
     b.causal = 1;
     for (b.tile_class = 0; b.tile_class < 2; b.tile_class++) {
         b.dtype = ATTND_FP16;
@@ -272,13 +237,8 @@ static void special_values_go_where_they_are_seen_and_nowhere_else(void **state)
         b.causal = 1;
         b.tile_class = i / ISAS % 2;
         b.split = i / ISAS / 2 / 3 ? 64 : 0;
-        b.requests = 3;
-        b.qo_len[0] = 4;
-        b.kv_len[0] = 100;
-        b.qo_len[1] = 40;
-        b.kv_len[1] = 60;
-        b.qo_len[2] = 1;
-        b.kv_len[2] = 1;
+        static const uint32_t lengths[][2] = {{4, 100}, {40, 60}, {1, 1}};
+        set_lengths(&b, 3, lengths);
         struct rig *rig = &rigs[isa];
         struct rig_work work;
         uint64_t heap_used_bytes = rig->heap_used_bytes;

@@ -9,17 +9,11 @@
 
 #include "persistent/cpu/state.h"
 #include "schemas/atomics.h"
+#include "schemas/clock.h"
 #include "tests/support/rigs/cpu_rig.h"
 
 #define CANCEL_NS_MAX 1000000u
 #define ATTEMPTS 10
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void sleep_ms(long ms)
 {
@@ -42,7 +36,7 @@ static uint64_t cancel_ns(struct rig *rig, uint32_t run)
         sleep_ms(2);
         while (!begun(rig, run))
             sleep_ms(1);
-        const uint64_t from_ns = now_ns();
+        const uint64_t from_ns = attnd_clock_ns();
         attnd_poke32(&rig->runs[run].cancel, 1);
         const struct attnd_retire retire = rig_wait(rig, run, round);
         const uint64_t ns = retire.end_ns - from_ns;

@@ -4,7 +4,7 @@
  * Every plan made here also passes plan_check(): coverage, merges, partials, order. The tests say
  * what a plan should look like beyond being right.
  */
-#include "tests/support/rigs/plan_check.h"
+#include "tests/support/rigs/checked_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,40 +20,16 @@
 static struct plan_case c;
 static int32_t qo_len[ENTRIES], kv_len[ENTRIES];
 
-static int begin(void **state)
-{
-    (void)state;
-    plan_case_begin(&c);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    plan_case_free(&c);
-    return 0;
-}
-
 static void level(uint32_t entries, int32_t qo, int32_t kv)
 {
     plan_case_level_alike(&c, entries, qo, kv);
-}
-
-static const struct attnd_plan_head *plan(void)
-{
-    char why[200];
-
-    assert_int_equal(plan_case_plan(&c), 0);
-    if (!plan_check(&c, why, sizeof(why)))
-        fail_msg("%s", why);
-    return attnd_plan_head(c.plan);
 }
 
 static void a_batch_without_requests_is_an_empty_plan(void **state)
 {
     (void)state;
     level(0, 0, 0);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->rows, 0);
     assert_int_equal(head->tiles, 0);
     assert_int_equal(attnd_plan_items(head, ATTND_RUN_ATTEND), 0);
@@ -65,7 +41,7 @@ static void requests_without_query_rows_have_no_tiles(void **state)
 {
     (void)state;
     level(5, 0, 100);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->entries, 5);
     assert_int_equal(head->tiles, 0);
 }
@@ -74,7 +50,7 @@ static void rows_without_keys_have_a_tile_all_the_same(void **state)
 {
     (void)state;
     level(3, 2, 0);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 3);
     assert_int_equal(plan_tiles(&c)[0].kv_end, ATTND_KV_OPEN);
 }
@@ -84,7 +60,7 @@ static void a_lone_long_decode_is_split_for_many_workers(void **state)
     (void)state;
     c.limits.target.tile_workers = 132;
     level(1, 1, 30000);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 132 / 8); /* an item a worker, or nearly */
     assert_int_equal(head->merges, 1);
     assert_int_equal(head->partial_rows, head->tiles);
@@ -96,7 +72,7 @@ static void a_few_decodes_are_split_to_one_item_a_worker(void **state)
     (void)state;
     c.limits.target.tile_workers = 131;
     level(8, 1, 4096);
-    assert_int_equal(plan()->tiles, 2 * 8);
+    assert_int_equal(checked_plan(&c)->tiles, 2 * 8);
 }
 
 /* 88 items leave a third of 131 workers idle, and so do 176 in two waves; 352 make three full. */
@@ -105,7 +81,7 @@ static void decodes_that_fill_no_wave_are_split_until_they_do(void **state)
     (void)state;
     c.limits.target.tile_workers = 131;
     level(11, 1, 4096);
-    assert_int_equal(plan()->tiles, 4 * 11);
+    assert_int_equal(checked_plan(&c)->tiles, 4 * 11);
 }
 
 /* Its last blocks are long, but the short ones fill what they leave. */
@@ -115,7 +91,7 @@ static void a_causal_prompt_balances_unsplit(void **state)
     c.limits.target.tile_workers = 131;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     level(1, 2048, 2048);
-    assert_int_equal(plan()->merges, 0);
+    assert_int_equal(checked_plan(&c)->merges, 0);
 }
 
 static void parts_of_a_split_stay_worth_a_merge(void **state)
@@ -123,7 +99,7 @@ static void parts_of_a_split_stay_worth_a_merge(void **state)
     (void)state;
     c.limits.target.tile_workers = 1000;
     level(1, 1, 1000);
-    plan();
+    checked_plan(&c);
     for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++) {
         const struct attnd_tile *tile = &plan_tiles(&c)[t];
         uint32_t kv_end = tile->kv_end == ATTND_KV_OPEN ? 1000 : tile->kv_end;
@@ -135,7 +111,7 @@ static void a_batch_that_comes_out_even_is_not_split(void **state)
 {
     (void)state;
     level(1, 1, 30000); /* 8 heads for 2 workers */
-    assert_int_equal(plan()->tiles, 1);
+    assert_int_equal(checked_plan(&c)->tiles, 1);
     assert_int_equal(attnd_plan_head(c.plan)->merges, 0);
 }
 
@@ -146,7 +122,7 @@ static void of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters(void
     c.limits.target.tile_workers = 132;
     level(64, 1, 8192);
     const uint32_t whole = 64 - 15, halves = whole + 8 * 2, quarters = halves + 7 * 4;
-    assert_int_equal(plan()->tiles, quarters);
+    assert_int_equal(checked_plan(&c)->tiles, quarters);
     for (uint32_t t = 0; t < quarters; t++) {
         const struct attnd_tile *tile = &plan_tiles(&c)[t];
         const uint32_t end = tile->kv_end == ATTND_KV_OPEN ? 8192 : tile->kv_end;
@@ -161,7 +137,7 @@ static void a_last_wave_of_short_items_is_not_halved(void **state)
     (void)state;
     c.limits.target.tile_workers = 132;
     level(64, 1, 8191);
-    assert_int_equal(plan()->tiles, 64);
+    assert_int_equal(checked_plan(&c)->tiles, 64);
 }
 
 static void an_end_of_small_items_is_not_halved(void **state)
@@ -173,7 +149,7 @@ static void an_end_of_small_items_is_not_halved(void **state)
         kv_len[r] = r < 63 ? 32768 : 10000;
     }
     plan_case_level(&c, 64, qo_len, kv_len);
-    assert_int_equal(plan()->tiles, 64);
+    assert_int_equal(checked_plan(&c)->tiles, 64);
 }
 
 static void every_block_split_fits_the_capacities(void **state)
@@ -184,7 +160,7 @@ static void every_block_split_fits_the_capacities(void **state)
     c.pool.heads_kv = 1;
     c.batch.heads_q = 1;
     level(130, 64, 4096); /* two waves, the second nearly empty */
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 3 * 130);
     assert_int_equal(head->partial_rows, 3 * 130 * 64);
 }
@@ -223,7 +199,7 @@ static void no_item_costs_more_than_the_bound(void **state)
         {1, 1 << 24, 1024, 1u << 20, 100}, /* a group of 128 */
     };
     (void)state;
-    end(NULL);
+    plan_case_free(&c);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (uint32_t workers = 1; workers < 2000; workers = workers * 11 + 1) {
             plan_case_begin(&c);
@@ -232,7 +208,7 @@ static void no_item_costs_more_than_the_bound(void **state)
             c.batch.heads_q = cases[i].heads_q;
             c.batch.reserve_pages = cases[i].reserve_pages;
             level(1, cases[i].rows, cases[i].kv_len);
-            (void)plan();
+            (void)checked_plan(&c);
             expect_bounded();
             plan_case_free(&c);
         }
@@ -245,11 +221,11 @@ static void what_engines_ask_for_is_below_the_bound(void **state)
     (void)state;
     c.batch.reserve_pages = 512;
     level(8, 1, 1 << 20);
-    assert_int_equal(plan()->tiles, 8);
-    end(NULL);
-    begin(NULL);
+    assert_int_equal(checked_plan(&c)->tiles, 8);
+    plan_case_free(&c);
+    plan_case_begin(&c);
     level(1, 32, 1 << 17);
-    assert_int_equal(plan()->tiles, 1);
+    assert_int_equal(checked_plan(&c)->tiles, 1);
 }
 
 static void a_batch_that_cannot_be_bounded_is_refused_by_name(void **state)
@@ -277,7 +253,7 @@ static void a_long_chunk_on_a_million_keys_is_planned(void **state)
     c.batch.heads_q = 8 * c.pool.heads_kv;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     level(1, 32768, 1 << 20);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     for (uint32_t t = 0; t < head->tiles; t++)
         assert_in_range(plan_tiles(&c)[t].cost, 1, ATTND_ITEM_COST_MAX);
 }
@@ -302,7 +278,7 @@ static void causal_blocks_cost_only_what_they_see(void **state)
     (void)state;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     level(1, 2048, 2048);
-    const uint32_t tiles = plan()->tiles;
+    const uint32_t tiles = checked_plan(&c)->tiles;
     assert_int_equal(tiles, 2048 * 4 / 128);
     for (uint32_t t = 1; t < tiles; t++) /* largest first, so the last rows first */
         assert_true(plan_tiles(&c)[t].row_begin < plan_tiles(&c)[t - 1].row_begin);
@@ -316,7 +292,7 @@ static void few_last_rows_are_begun_first_where_they_take_as_long_as_many(void *
     c.limits.target.tile_workers = 131;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     level(1, 1000, 1000); /* the last 8 tokens see all keys */
-    const uint32_t tiles = plan()->tiles;
+    const uint32_t tiles = checked_plan(&c)->tiles;
     assert_int_equal(tiles, 32);
     assert_int_equal(plan_tiles(&c)[0].row_count, 8);
     for (uint32_t t = 1; t < tiles; t++)
@@ -328,19 +304,19 @@ static void queries_longer_than_their_keys_are_legal(void **state)
     (void)state;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     level(1, 500, 3);
-    plan();
+    checked_plan(&c);
 }
 
 static void tiles_are_whole_tokens_whatever_the_group(void **state)
 {
     (void)state;
-    end(NULL);
+    plan_case_free(&c);
     for (uint32_t group = 1; group <= 64; group++) {
         plan_case_begin(&c);
         c.pool.heads_kv = 2;
         c.batch.heads_q = 2 * group;
         level(3, 150, 400);
-        const struct attnd_plan_head *head = plan();
+        const struct attnd_plan_head *head = checked_plan(&c);
         const uint32_t tokens = 128 / group;
         assert_int_equal(head->group, group);
         assert_int_equal(head->tiles, 3 * ((150 + tokens - 1) / tokens));
@@ -355,7 +331,7 @@ static void a_group_larger_than_a_tile_makes_tiles_of_one_token(void **state)
     c.pool.heads_kv = 1;
     c.batch.heads_q = 64;
     level(2, 5, 100);
-    assert_int_equal(plan()->tiles, 10);
+    assert_int_equal(checked_plan(&c)->tiles, 10);
 }
 
 static void prefill_and_decode_share_a_batch_in_two_classes(void **state)
@@ -368,7 +344,7 @@ static void prefill_and_decode_share_a_batch_in_two_classes(void **state)
     qo_len[1] = qo_len[2] = 1;
     kv_len[1] = kv_len[2] = 2000;
     plan_case_level(&c, 3, qo_len, kv_len);
-    plan();
+    checked_plan(&c);
     for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
         count[plan_tiles(&c)[t].tile_class]++;
     assert_int_equal(count[ATTND_TILE_COMPUTE], 16);
@@ -383,7 +359,7 @@ static void a_shared_prefix_is_read_once_for_all_requests(void **state)
     kv_len[0] = 1600;
     plan_case_level(&c, 1, qo_len, kv_len);
     level(64, 1, 40);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 2 + 64);
     assert_int_equal(head->merges, 64);
     assert_int_equal(head->parts, 128);
@@ -397,7 +373,7 @@ static void a_prefix_level_without_pages_costs_nothing(void **state)
     level(4, 1, 0);
     c.batch.reserve_pages = 1;
     level(4, 1, 100);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 4);
     assert_int_equal(head->merges, 0);
 }
@@ -416,7 +392,7 @@ static void levels_may_partition_the_rows_differently(void **state)
     qo_len[1] = 6;
     kv_len[0] = kv_len[1] = 50;
     plan_case_level(&c, 2, qo_len, kv_len);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     const struct attnd_merge *merge = plan_merges(&c);
     assert_int_equal(head->tiles, 3);
     assert_int_equal(head->merges, 3);
@@ -452,7 +428,7 @@ static void workers_finish_close_together(void **state)
     struct prng prng = {7};
 
     (void)state;
-    end(NULL);
+    plan_case_free(&c);
     for (uint32_t i = 0; i < 200; i++) {
         plan_case_begin(&c);
         c.limits.target.tile_workers = 2 + prng_below(&prng, 140);
@@ -464,7 +440,7 @@ static void workers_finish_close_together(void **state)
         }
         kv_len[0] += 20000; /* work for everyone */
         plan_case_level(&c, entries, qo_len, kv_len);
-        plan();
+        checked_plan(&c);
         assert_true(finish_over_share() < 1.3);
         plan_case_free(&c);
     }
@@ -497,7 +473,7 @@ static void scratch_holds_counters_states_and_outputs(void **state)
     (void)state;
     c.limits.target.tile_workers = 132;
     level(3, 1, 20000);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     const uint64_t states = (uint64_t)head->partial_rows * 32;
     assert_true(head->partial_rows > 0);
     assert_true(attnd_scratch_state_offset(head) >= head->merges * 8 * 4);
@@ -513,7 +489,7 @@ static void an_append_has_an_item_for_each_block_of_rows(void **state)
 {
     (void)state;
     level(1, 2 * ATTND_APPEND_ROWS + 1, 400);
-    assert_int_equal(attnd_plan_items(plan(), ATTND_RUN_APPEND), 3);
+    assert_int_equal(attnd_plan_items(checked_plan(&c), ATTND_RUN_APPEND), 3);
 }
 
 static void no_two_sets_have_the_same_version(void **state)
@@ -522,18 +498,19 @@ static void no_two_sets_have_the_same_version(void **state)
 
     (void)state;
     level(1, 1, 1);
-    uint64_t first = plan()->set_version;
+    uint64_t first = checked_plan(&c)->set_version;
     assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
     uint64_t second = attnd_plan_head(c.plan)->set_version;
     attnd_plan_free(c.plan);
     free(c.heap);
-    uint64_t other = plan()->set_version;
+    uint64_t other = checked_plan(&c)->set_version;
     assert_true(first != second && second != other && first != other && first != 0);
 }
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define TEST(name)                                                                                 \
+    cmocka_unit_test_prestate_setup_teardown(name, checked_case_begin, checked_case_end, &c)
     const struct CMUnitTest tests[] = {
         TEST(a_batch_without_requests_is_an_empty_plan),
         TEST(requests_without_query_rows_have_no_tiles),

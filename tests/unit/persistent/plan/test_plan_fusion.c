@@ -4,7 +4,7 @@
  *
  * Every plan made here also passes plan_check().
  */
-#include "tests/support/rigs/plan_check.h"
+#include "tests/support/rigs/checked_plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -40,7 +40,6 @@ static struct attnd_plan_found plan(int32_t rows, int32_t context, uint32_t deco
 {
     int32_t qo_len[ENTRIES], kv_len[ENTRIES];
     uint32_t entries = 0;
-    char why[200];
 
     if (rows) {
         qo_len[entries] = rows;
@@ -51,9 +50,7 @@ static struct attnd_plan_found plan(int32_t rows, int32_t context, uint32_t deco
         kv_len[entries++] = length;
     }
     plan_case_level(&c, entries, qo_len, kv_len);
-    assert_int_equal(plan_case_plan(&c), 0);
-    if (!plan_check(&c, why, sizeof(why)))
-        fail_msg("%s", why);
+    checked_plan(&c);
     return attnd_plan_found(c.plan);
 }
 

@@ -5,7 +5,7 @@
  * Every plan made here also passes plan_check(): each row sees each of its keys exactly once, from
  * pages that are its own.
  */
-#include "tests/support/rigs/plan_check.h"
+#include "tests/support/rigs/checked_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,11 +55,7 @@ static void alike(uint32_t first, uint32_t last, int32_t pages)
 
 static struct attnd_plan_found plan(void)
 {
-    char why[200];
-
-    assert_int_equal(plan_case_plan(&c), 0);
-    if (!plan_check(&c, why, sizeof(why)))
-        fail_msg("%s", why);
+    checked_plan(&c);
     return attnd_plan_found(c.plan);
 }
 

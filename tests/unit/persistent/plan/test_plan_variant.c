@@ -1,6 +1,6 @@
 /* test_plan_variant.c - what a window spares, and that fixed splits ask nothing of other requests.
  */
-#include "tests/support/rigs/plan_check.h"
+#include "tests/support/rigs/checked_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,20 +14,6 @@
 
 static struct plan_case c;
 
-static int begin(void **state)
-{
-    (void)state;
-    plan_case_begin(&c);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    plan_case_free(&c);
-    return 0;
-}
-
 static void level(uint32_t entries, int32_t qo, int32_t kv)
 {
     plan_case_level_alike(&c, entries, qo, kv);
@@ -38,16 +24,6 @@ static void window(int32_t window_left)
     c.batch.options |= ATTND_OPTION_WINDOW;
     c.batch.variant.window_left = window_left;
     c.batch.flags = ATTND_BATCH_CAUSAL;
-}
-
-static const struct attnd_plan_head *plan(void)
-{
-    char why[200];
-
-    assert_int_equal(plan_case_plan(&c), 0);
-    if (!plan_check(&c, why, sizeof(why)))
-        fail_msg("%s", why);
-    return attnd_plan_head(c.plan);
 }
 
 static uint64_t cost(void)
@@ -65,7 +41,7 @@ static void a_decode_costs_its_window_and_not_its_length(void **state)
     (void)state;
     level(1, 1, 32768);
     window(4095);
-    assert_int_equal(plan()->tiles, 1);
+    assert_int_equal(checked_plan(&c)->tiles, 1);
     assert_int_equal(cost(), attnd_item_cost(4096, 4));
     assert_int_equal(plan_entries(&c)[0].window, 4096);
 }
@@ -75,7 +51,7 @@ static void a_window_that_begins_inside_a_granule_costs_all_of_it(void **state)
     (void)state;
     level(1, 1, 1000); /* keys 900..999; granules of 64 */
     window(99);
-    plan();
+    checked_plan(&c);
     assert_int_equal(cost(), attnd_item_cost(1000 - 896, 4));
 }
 
@@ -84,7 +60,7 @@ static void a_prompt_costs_its_band(void **state)
     (void)state;
     level(1, 16384, 16384);
     window(1023);
-    plan();
+    checked_plan(&c);
     const struct attnd_plan_head *head = attnd_plan_head(c.plan);
     for (uint32_t t = 0; t < head->tiles; t++) { /* 32 tokens a tile */
         assert_in_range(plan_tiles(&c)[t].cost, 0, attnd_item_cost(1024 + 32 + 64, 128));
@@ -100,7 +76,7 @@ static void parts_of_a_split_share_the_window(void **state)
     c.limits.target.tile_workers = 64;
     level(1, 1, 32768);
     window(8191);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_true(head->tiles > 4);
     for (uint32_t t = 0; t < head->tiles; t++) {
         const struct attnd_tile *tile = &plan_tiles(&c)[t];
@@ -118,7 +94,7 @@ static void a_window_may_be_longer_than_anything(void **state)
     (void)state;
     level(1, 2, 64);
     window(1 << 30); /* more than there will ever be: as if there were none */
-    plan();
+    checked_plan(&c);
     assert_int_equal(plan_entries(&c)[0].window, (1 << 30) + 1);
     c.batch.variant.window_left = INT32_MAX;
     struct attnd_fault fault;
@@ -131,7 +107,7 @@ static void without_rows_that_see_anything_there_is_a_tile_of_no_keys(void **sta
     (void)state;
     level(3, 5, 0);
     window(2);
-    plan();
+    checked_plan(&c);
     for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
         assert_int_equal(plan_tiles(&c)[t].cost, ATTND_COST_TILE);
 }
@@ -154,7 +130,7 @@ static void a_window_reaches_into_a_prefix_as_far_as_the_row_stands_from_it(void
     (void)state;
     two_requests_behind_a_prefix();
     window(127); /* of the first request's own keys; of the other's, and of 118 there are */
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(head->tiles, 4);
     for (uint32_t t = 0; t < head->tiles; t++)
         if (plan_tiles(&c)[t].of_entry.level == 0)
@@ -171,7 +147,7 @@ static void an_advance_moves_rows_away_from_a_prefix(void **state)
     (void)state;
     two_requests_behind_a_prefix();
     window(127);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     assert_int_equal(attnd_planner_advance(c.plan, &advance, 3, 1000, &fault), 0);
     for (uint32_t t = 0; t < head->tiles; t++) {
         const struct attnd_tile *tile = &plan_tiles(&c)[t];
@@ -191,7 +167,7 @@ static void keys_that_are_stored_rotated_have_one_place(void **state)
     plan_case_level(&c, 2, rows, prefix);
     plan_case_level(&c, 2, own_rows, own);
     c.batch.options |= ATTND_OPTION_ROPE;
-    plan();
+    checked_plan(&c);
     c.batch.options ^= ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
     assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_UNSUPPORTED);
     assert_int_equal(fault.field, ATTND_F_POSITION_ENCODING);
@@ -206,7 +182,7 @@ static void keys_in_front_of_an_entry_are_told_where_they_are_stored_rotated(voi
     (void)state;
     two_requests_behind_a_prefix();
     c.batch.options |= ATTND_OPTION_ROPE_APPEND;
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     const int32_t *before = plan_kv_len(&c, 0) + head->entries;
     assert_int_equal(before[0], 0);
     assert_int_equal(before[1], 64);
@@ -219,7 +195,7 @@ static void rows_without_a_place_share_their_prefix(void **state)
     two_requests_behind_a_prefix();
     c.batch.options |= ATTND_OPTION_SOFT_CAP | ATTND_OPTION_MASK;
     c.batch.mask_indptr = (const int32_t[]){0, 25, 27};
-    assert_int_equal(plan()->tiles, 3);
+    assert_int_equal(checked_plan(&c)->tiles, 3);
 }
 
 /* ---- fixed splits ---- */
@@ -258,16 +234,16 @@ static void a_request_is_cut_alike_alone_and_among_others(void **state)
     c.limits.target.tile_workers = 16;
     fix(1000); /* 1024: granules of 64 */
     level(1, 1, 9000);
-    plan();
+    checked_plan(&c);
     const uint32_t count = tiles_of(0, alone);
     assert_int_equal(count, 9);
     plan_case_free(&c);
-    begin(NULL);
+    plan_case_begin(&c);
     c.limits.target.tile_workers = 16;
     fix(1000);
     const int32_t qo_len[] = {7, 1, 1, 300}, kv_len[] = {7, 9000, 20000, 400};
     plan_case_level(&c, 4, qo_len, kv_len);
-    plan();
+    checked_plan(&c);
     assert_int_equal(tiles_of(1, among), count);
     for (uint32_t t = 0; t < count; t++) {
         assert_int_equal(alone[t].kv_begin, 1024 * t);
@@ -287,16 +263,16 @@ static void a_request_behind_a_prefix_is_cut_alike_alone_and_among_others(void *
     fix(256);
     plan_case_level(&c, 1, one, prefix);
     plan_case_level(&c, 1, one, kv_len + 1);
-    const uint32_t tiles = plan()->tiles;
+    const uint32_t tiles = checked_plan(&c)->tiles;
     assert_int_equal(tiles, 3 + 1);
     const struct attnd_tile alone = plan_tiles(&c)[0];
     assert_int_equal(alone.tile_class, ATTND_TILE_MEMORY);
     plan_case_free(&c);
-    begin(NULL);
+    plan_case_begin(&c);
     fix(256);
     plan_case_level(&c, 1, all, prefix);
     plan_case_level(&c, 3, qo_len, kv_len);
-    const struct attnd_plan_head *head = plan();
+    const struct attnd_plan_head *head = checked_plan(&c);
     uint32_t of_prefix = 0;
     for (uint32_t t = 0; t < head->tiles; t++) {
         const struct attnd_tile *tile = &plan_tiles(&c)[t];
@@ -321,7 +297,7 @@ static void tiles_stand_ready_for_keys_that_an_advance_brings(void **state)
     c.batch.reserve_pages = 128; /* 2048 tokens */
     fix(512);
     level(1, 1, 512);
-    plan();
+    checked_plan(&c);
     assert_int_equal(tiles_of(0, tiles), 5);
     assert_int_equal(tiles[4].kv_begin, 2048);
 }
@@ -334,7 +310,7 @@ static void parts_that_a_window_hides_are_one(void **state)
     fix(512);
     level(1, 1, 8192);
     window(1099); /* keys 7092 on */
-    plan();
+    checked_plan(&c);
     assert_int_equal(tiles_of(0, tiles), 3);
     assert_int_equal(tiles[0].kv_begin, 0);
     assert_int_equal(tiles[0].kv_end, 7168);
@@ -352,7 +328,7 @@ static void pieces_of_a_prefix_have_room_in_a_plan_that_just_fits(void **state)
     plan_case_level(&c, 4, own_rows, own);
     window(5000);
     fix(512);
-    plan();
+    checked_plan(&c);
     assert_int_equal(tiles_of(0, tiles), 8);
 }
 
@@ -390,7 +366,8 @@ static void a_plan_made_without_says_so(void **state)
     assert_int_equal(fault.limit, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define TEST(name)                                                                                 \
+    cmocka_unit_test_prestate_setup_teardown(name, checked_case_begin, checked_case_end, &c)
 
 int main(void)
 {

@@ -7,6 +7,7 @@
  * end. TSan would call the race by its name: the race is the test.
  */
 #include "schemas/atomics.h"
+#include "schemas/clock.h"
 #include "tests/support/oracle/batch_check.h"
 #include "tests/support/random/seed.h"
 #include "tests/support/rigs/admit_case.h"
@@ -31,9 +32,7 @@ static uint32_t stop;
 
 static double now_s(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    return (double)attnd_clock_ns() * 1e-9;
 }
 
 static uint32_t spoilt(struct prng *prng, uint32_t good)

@@ -1,6 +1,7 @@
 /* test_activate.c - a socket that is handed over is taken if it is for us and right, and else
  * named. */
 #include "service/daemon/activate.h"
+#include "tests/support/rigs/socket_folder.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -18,28 +19,9 @@
 
 #include <cmocka.h>
 
-static char folder[32], path[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/attnd-test-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof(path), "%s/sock", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    (void)unlink(path);
-    return rmdir(folder);
-}
-
 struct handed {
     int type;         /* of the socket; 0: standard input stands in for it */
-    int named, hears; /* is it bound to the path, does it listen? */
+    int named, hears; /* is it bound to its path, does it listen? */
     const char *fds;  /* $LISTEN_FDS */
     int of_another;   /* $LISTEN_PID */
 };
@@ -50,7 +32,7 @@ static void put_in_place(const struct handed *handed)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = handed->type ? socket(AF_UNIX, handed->type, 0) : dup(STDIN_FILENO);
 
-    memcpy(address.sun_path, path, sizeof(path));
+    memcpy(address.sun_path, socket_path, sizeof(socket_path));
     /* Without a path it has a name that the kernel makes up, in the abstract namespace. */
     const socklen_t bytes = handed->named ? sizeof(address) : sizeof(address.sun_family);
     if (handed->type && bind(fd, (const struct sockaddr *)&address, bytes) < 0)
@@ -81,7 +63,7 @@ static int activated(const struct handed *handed)
         int rc = attnd_activate(&listener, name, sizeof(name), &fault);
         if (getenv("LISTEN_PID") || getenv("LISTEN_FDS"))
             _exit(103);
-        if (rc == 1 && (listener.fd != 3 || !listener.inherited || strcmp(name, path) != 0 ||
+        if (rc == 1 && (listener.fd != 3 || !listener.inherited || strcmp(name, socket_path) != 0 ||
                         !(fcntl(3, F_GETFD) & FD_CLOEXEC) || !(fcntl(3, F_GETFL) & O_NONBLOCK)))
             _exit(104);
         if (rc == -ATTND_E_RANGE && (fault.value != 2 || fault.limit != 1))
@@ -90,7 +72,7 @@ static int activated(const struct handed *handed)
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    (void)unlink(path);
+    (void)unlink(socket_path);
     return WEXITSTATUS(status);
 }
 
@@ -125,15 +107,15 @@ static void the_file_of_an_inherited_socket_is_not_touched(void **state)
     struct stat file;
 
     (void)state;
-    assert_int_equal(attnd_listen_open(path, 0640, &made, &fault), 0);
+    assert_int_equal(attnd_listen_open(socket_path, 0640, &made, &fault), 0);
     inherited = made;
     inherited.inherited = 1;
-    assert_int_equal(attnd_listen_mode(&inherited, path, 0600), 0);
-    attnd_listen_unlink(&inherited, path);
-    assert_int_equal(stat(path, &file), 0);
+    assert_int_equal(attnd_listen_mode(&inherited, socket_path, 0600), 0);
+    attnd_listen_unlink(&inherited, socket_path);
+    assert_int_equal(stat(socket_path, &file), 0);
     assert_int_equal(file.st_mode & 0777, 0640);
-    attnd_listen_unlink(&made, path);
-    assert_int_equal(stat(path, &file), -1);
+    attnd_listen_unlink(&made, socket_path);
+    assert_int_equal(stat(socket_path, &file), -1);
     close(made.fd);
 }
 
@@ -143,18 +125,18 @@ static void the_default_directory_is_made_once_and_not_its_parents(void **state)
     struct stat file;
 
     (void)state;
-    snprintf(directory, sizeof(directory), "%s/attnd", folder);
-    snprintf(deep, sizeof(deep), "%s/attnd/sock", folder);
+    snprintf(directory, sizeof(directory), "%s/attnd", socket_folder);
+    snprintf(deep, sizeof(deep), "%s/attnd/sock", socket_folder);
     assert_int_equal(attnd_listen_directory(deep), 0);
     assert_int_equal(attnd_listen_directory(deep), 0);
     assert_int_equal(stat(directory, &file), 0);
     assert_true(S_ISDIR(file.st_mode));
     assert_int_equal(rmdir(directory), 0);
-    snprintf(deep, sizeof(deep), "%s/not/there/sock", folder);
+    snprintf(deep, sizeof(deep), "%s/not/there/sock", socket_folder);
     assert_int_equal(attnd_listen_directory(deep), -ATTND_E_SYSTEM);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, socket_folder_make, socket_folder_remove)
 
 int main(void)
 {

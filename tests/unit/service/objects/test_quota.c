@@ -48,7 +48,7 @@ static void two_users_that_take_all_leave_a_third_its_part(void **state)
     (void)state;
     admit(3);
     assert_int_equal(take_all(0), ATTND_TICKETS_MAX / 2);
-    assert_true(take_all(1) > ATTND_TICKETS_MAX / 6); /* what is left but for the part */
+    assert_true(take_all(1) > ATTND_TICKETS_MAX / 6); /* what is left except for the part */
     assert_true(take_all(2) >= ATTND_TICKETS_MAX / 6);
     assert_int_equal(service.used[ATTND_QUOTA_TICKETS], ATTND_TICKETS_MAX);
 }

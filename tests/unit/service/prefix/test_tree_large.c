@@ -68,7 +68,7 @@ static struct attnd_block_key random_key(uint32_t number)
     return (struct attnd_block_key){{prng_mix(number), prng_mix(~(uint64_t)number)}};
 }
 
-/* All alike but for the bits that a hash of low bits, or of high ones, would not see. */
+/* All alike except for the bits that a hash of low bits, or of high ones, would not see. */
 static struct attnd_block_key middle_key(uint32_t number)
 {
     return (struct attnd_block_key){{(uint64_t)number << 24, (uint64_t)number << 24}};
