@@ -81,7 +81,7 @@ void harness_init(void)
 
 /* ---- programs ---- */
 
-static void program_path(const char *name, char *path, size_t bytes)
+void harness_path(const char *name, char *path, size_t bytes)
 {
     const char *folder = getenv("ATTND_BIN");
     char self[512];
@@ -167,7 +167,7 @@ static _Noreturn void exec_daemon(const struct harness *harness, const char *con
 
     for (; options && *options && count < ARGUMENTS_MAX - 1; options++)
         arguments[count++] = *options;
-    program_path("attnd", path, sizeof(path));
+    harness_path("attnd", path, sizeof(path));
     snprintf(notify, sizeof(notify), "%s/notify", harness->directory);
     setenv("NOTIFY_SOCKET", notify, 1);
     hand_over(harness->handed);
@@ -549,7 +549,7 @@ static int program_as(const struct harness *harness, uid_t uid, const char *cons
     char path[600];
     size_t length = 0;
 
-    program_path(argv[0], path, sizeof(path));
+    harness_path(argv[0], path, sizeof(path));
     CHECK_EQUAL(pipe2(pipes, O_CLOEXEC), 0);
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();

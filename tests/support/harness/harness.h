@@ -30,6 +30,9 @@ struct harness {
 /** harness_init() - in main(), before cmocka runs: checks that fail end the test with the logs. */
 void harness_init(void);
 
+/** harness_path() - of a program that was built beside the tests, or that ATTND_BIN has. */
+void harness_path(const char *name, char *path, size_t bytes);
+
 /**
  * harness_start() - start the daemon and wait until it says READY
  * @options: more arguments of attnd, NULL-terminated; may be NULL
