@@ -41,6 +41,9 @@ struct intro {
     uint8_t address[ATTND_UCX_ADDRESS_BYTES_MAX];
 };
 
+/* What UCX knows of interfaces is of when it was opened, on both sides. */
+static const char no_way[] = "UCX finds no way to the claimer: do both see one network?";
+
 static int connects(const struct attnd_mover_link *link)
 {
     return link->peer != ATTND_NONE;
@@ -168,6 +171,16 @@ static void refuse(struct attnd_mover_link *link, const char *why)
     attnd_mover_fail(link, why);
 }
 
+/* An interface may have come up meanwhile: the daemon starts another mover. Not while links work. */
+static void begin_again(struct attnd_mover *mover)
+{
+    for (const struct attnd_mover_link *link = mover->links; link; link = link->next)
+        if (link->state == ATTND_MOVER_UP)
+            return;
+    attnd_log(ATTND_LOG_INFO, "mover: %s This one leaves, and the next one looks again", no_way);
+    mover->leaves = 1;
+}
+
 /* The daemon gets its end. */
 static void hand_up(struct attnd_mover_link *link, const struct intro *intro)
 {
@@ -212,7 +225,8 @@ static void take_intro(struct attnd_mover_link *link, const uint8_t *payload, si
         if (make_ucx(link) < 0)
             return;
         if (attnd_ucx_connect(link->ucx, intro.address, intro.address_bytes) < 0) {
-            refuse(link, "UCX finds no way to the claimer: do both see one network?");
+            refuse(link, no_way);
+            begin_again(link->mover);
             return;
         }
         introduce(link);
@@ -229,6 +243,8 @@ static void take_refusal(struct attnd_mover_link *link, const uint8_t *payload, 
     for (size_t i = 0; i < bytes && i < sizeof(text) - 1; i++)
         text[i] = payload[i] >= ' ' && payload[i] < 127 ? (char)payload[i] : '?';
     attnd_mover_fail(link, text);
+    if (strcmp(text, no_way) == 0)
+        begin_again(link->mover);
 }
 
 void attnd_mover_meet(struct attnd_mover_link *link)

@@ -301,6 +301,7 @@ static int run(struct attnd_mover *mover, const struct options *options)
     attnd_mover_say(mover, &message, -1);
     while (!mover->leaves)
         turn(mover);
+    (void)attnd_mover_sweep(mover, attnd_clock_ns()); /* why links are not there is said */
     return ATTND_MOVER_EXIT_OK;
 }
 

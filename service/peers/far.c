@@ -75,8 +75,11 @@ static void bury(struct attnd_far *far)
         if (peers->peers[i].far)
             attnd_link_end(&peers->peers[i].link, "attnd-mover is gone");
     for (uint32_t i = 0; i < peers->peers_count; i++) {
-        peers->peers[i].closing = 0;
-        attnd_transfers_landed(&peers->peers[i]);
+        struct attnd_peer *peer = &peers->peers[i];
+        peer->closing = 0;
+        attnd_transfers_landed(peer);
+        if (peer->far && peer->state == ATTND_PEER_CONNECTING)
+            attnd_dial_failed(peer, "attnd-mover is gone");
     }
     far->owed = far->early = 0;
 }
