@@ -48,6 +48,8 @@ static struct attnd_peer *peer_init(struct attnd_peers *peers,
     peer->link = (struct attnd_peer_link){.service = peers->service,
                                           .buffers = peers->buffers,
                                           .events = &attnd_peer_link_events,
+                                          .beat_ns = peer->far ? ATTND_LINK_BEAT_FAR_NS
+                                                               : ATTND_LINK_BEAT_NS,
                                           .fd = -1};
     return peer;
 }
@@ -58,6 +60,7 @@ static void guest_init(struct attnd_peers *peers, struct attnd_guest *guest)
     guest->link = (struct attnd_peer_link){.service = peers->service,
                                            .buffers = peers->buffers,
                                            .events = &attnd_guest_link_events,
+                                           .beat_ns = ATTND_LINK_BEAT_NS,
                                            .fd = -1};
 }
 
@@ -136,6 +139,8 @@ int attnd_guest_begin(struct attnd_service *service, const char *name, const uin
     guest_init(service->peers, guest); /* nothing of the one before */
     guest->done = guest->failed = guest->pages = guest->bytes = guest->bytes_per_s = 0;
     guest->far = far;
+    if (far)
+        guest->link.beat_ns = ATTND_LINK_BEAT_FAR_NS;
     snprintf(guest->name, sizeof(guest->name), "%s", name);
     memcpy(guest->identity, identity, ATTND_IDENTITY_BYTES);
     if (attnd_link_begin(&guest->link, fd) < 0)

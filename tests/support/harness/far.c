@@ -21,6 +21,7 @@
 
 static char address[64], key_path[96], listen_at[64], peer_at[96];
 
+
 int far_missing(void)
 {
     char path[600];
@@ -34,20 +35,32 @@ int far_missing(void)
     return !ucx || access(path, X_OK) < 0;
 }
 
+static int network_is_own;
+
+int far_network_is_own(void)
+{
+    return network_is_own;
+}
+
+void far_network(int up)
+{
+    struct ifreq request = {.ifr_name = "lo"};
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    CHECK(fd >= 0 && network_is_own);
+    CHECK_EQUAL(ioctl(fd, SIOCGIFFLAGS, &request), 0);
+    request.ifr_flags = (short)(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+    CHECK_EQUAL(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+}
+
 /* A network in which loopback is all there is. Whoever may not have one shares the machine's. */
 static void own_network(void)
 {
-    static int done;
-    struct ifreq request = {.ifr_name = "lo"};
-
-    if (done++ || unshare(CLONE_NEWNET) < 0)
+    if (network_is_own || unshare(CLONE_NEWNET) < 0)
         return;
-    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    CHECK(fd >= 0);
-    CHECK_EQUAL(ioctl(fd, SIOCGIFFLAGS, &request), 0);
-    request.ifr_flags |= IFF_UP;
-    CHECK_EQUAL(ioctl(fd, SIOCSIFFLAGS, &request), 0);
-    close(fd);
+    network_is_own = 1;
+    far_network(1);
 }
 
 /* A port that is free now. */

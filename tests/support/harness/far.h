@@ -25,6 +25,10 @@ void far_start_claimer(struct harness *claimer, const struct far_options *option
 void far_restart_giver(struct harness *giver);
 void far_restart_claimer(struct harness *claimer);
 
+/** far_network_is_own() - 1: the network is this test's: far_network() may take it down. */
+int far_network_is_own(void);
+void far_network(int up);
+
 /** far_mover() - the process that @service has for other hosts. */
 pid_t far_mover(const struct harness *service);
 /** far_key() - write a key of @bytes, the same for the same @seed. Return: its path. */
