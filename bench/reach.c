@@ -243,9 +243,9 @@ static bool claim_layers(struct bench_suite *suite, struct reach_pair *pair, uin
     for (uint32_t layer = 1; layer <= EXPOSED_LAYERS; layer++) {
         sleep_until(begin_ns + layer * layer_ns);
         last_ns = attnd_clock_ns();
-        if (!bench_suite_call(suite, "attnd_pages_ready",
-                              attnd_pages_ready(from->session, from->pool, &pair->ticket, layer,
-                                                &quiet)))
+        if (!bench_suite_call(
+                suite, "attnd_pages_ready",
+                attnd_pages_ready(from->session, from->pool, &pair->ticket, layer, &quiet)))
             return false;
     }
     if (!reach_end(suite, pair, count, ns))

@@ -93,8 +93,8 @@ struct attnd_options {
     char peer_listen[64];    /* HOST:PORT, where services of other hosts claim; "": nowhere */
     char peer_key[256];      /* file of the key that both have; "": none */
     char peer_interface[32]; /* of the network, for bytes; "": all */
-    char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
-    int trust;         /* 1: handles of engines are passed on to the driver unseen */
+    char metrics[108];       /* path or 127.0.0.1:PORT; "": not served */
+    int trust;               /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
     FILE *errors;     /* while options are read: what is wrong, instead of an end; else NULL */
     char config[256]; /* the file; "": none */

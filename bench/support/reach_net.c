@@ -142,7 +142,7 @@ static bool start_services(struct bench_suite *suite, struct reach_net *net)
 {
     const char *key = write_key();
     char why[512] = "no key can be written";
-    const char *const giver[] = {"--quiet",  "--threads",          "1",   "--peer-listen",
+    const char *const giver[] = {"--quiet",     "--threads",  "1", "--peer-listen",
                                  THERE ":7200", "--peer-key", key, NULL};
     const char *const claimer[] = {"--quiet",    "--threads", "1", "--peer", "giver=" THERE ":7200",
                                    "--peer-key", key,         NULL};

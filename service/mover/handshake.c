@@ -171,7 +171,8 @@ static void refuse(struct attnd_mover_link *link, const char *why)
     attnd_mover_fail(link, why);
 }
 
-/* An interface may have come up meanwhile: the daemon starts another mover. Not while links work. */
+/* An interface may have come up meanwhile: the daemon starts another mover. Not while links work.
+ */
 static void begin_again(struct attnd_mover *mover)
 {
     for (const struct attnd_mover_link *link = mover->links; link; link = link->next)

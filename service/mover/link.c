@@ -47,8 +47,7 @@ static struct attnd_mover_link *link_new(struct attnd_mover *mover, int fd)
 
 static void say_down(struct attnd_mover *mover, uint32_t peer, uint64_t serial, const char *why)
 {
-    struct attnd_mover_message message = {
-        .kind = ATTND_MOVER_DOWN, .peer = peer, .serial = serial};
+    struct attnd_mover_message message = {.kind = ATTND_MOVER_DOWN, .peer = peer, .serial = serial};
 
     snprintf(message.text, sizeof(message.text), "%s", why);
     attnd_mover_say(mover, &message, -1);
@@ -95,8 +94,8 @@ void attnd_mover_accept(struct attnd_mover *mover)
 {
     struct sockaddr_storage from;
     socklen_t bytes = sizeof(from);
-    const int fd = accept4(mover->listener, (struct sockaddr *)&from, &bytes,
-                           SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd =
+        accept4(mover->listener, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct attnd_mover_link *link = fd >= 0 ? link_new(mover, fd) : NULL;
 
     if (!link)

@@ -134,14 +134,14 @@ static struct watched watch_link(struct attnd_mover_link *link, struct pollfd *f
     const int daemon_is_full =
         up && (link->waits || attnd_moves_landed(&link->moves, &transfer, &code));
 
-    watched.wire = watch(
-        fds, count, link->wire.fd,
-        (short)((out || link->state == ATTND_MOVER_CONNECTING ? POLLOUT : 0) |
-                (daemon_is_full || link->state == ATTND_MOVER_CONNECTING ? 0 : POLLIN)));
+    watched.wire =
+        watch(fds, count, link->wire.fd,
+              (short)((out || link->state == ATTND_MOVER_CONNECTING ? POLLOUT : 0) |
+                      (daemon_is_full || link->state == ATTND_MOVER_CONNECTING ? 0 : POLLIN)));
     if (up)
-        watched.daemon = watch(fds, count, link->fd,
-                               (short)((out < ATTND_WIRE_OUT_FULL ? POLLIN : 0) |
-                                       (daemon_is_full ? POLLOUT : 0)));
+        watched.daemon = watch(
+            fds, count, link->fd,
+            (short)((out < ATTND_WIRE_OUT_FULL ? POLLIN : 0) | (daemon_is_full ? POLLOUT : 0)));
     if (link->ucx)
         (void)watch(fds, count, attnd_ucx_fd(link->ucx), POLLIN);
     return watched;
@@ -210,8 +210,7 @@ static void turn(struct attnd_mover *mover)
     when_ns = tidy_ns < when_ns ? tidy_ns : when_ns;
     (void)watch(fds, &count, mover->control, POLLIN);
     if (mover->listener >= 0)
-        (void)watch(fds, &count, attnd_mover_takes_strangers(mover) ? mover->listener : -1,
-                    POLLIN);
+        (void)watch(fds, &count, attnd_mover_takes_strangers(mover) ? mover->listener : -1, POLLIN);
     for (struct attnd_mover_link *link = mover->links; link; link = link->next)
         watched[links++] = watch_link(link, fds, &count);
     if (poll(fds, (nfds_t)count, busy ? 0 : timeout_ms(when_ns, now_ns)) < 0)
@@ -272,8 +271,7 @@ static int await_start(struct attnd_mover *mover)
     int fds[ATTND_FDS_MAX], fds_count = 0;
 
     (void)poll(&control, 1, -1);
-    const long got =
-        attnd_fdpass_recv(mover->control, &message, sizeof(message), fds, &fds_count);
+    const long got = attnd_fdpass_recv(mover->control, &message, sizeof(message), fds, &fds_count);
     if (got > 0)
         attnd_fdpass_close(fds, fds_count);
     if (got != sizeof(message) || message.kind != ATTND_MOVER_START)

@@ -37,7 +37,7 @@ struct attnd_mover_link {
     int fd; /* to the daemon; -1 */
     struct attnd_ucx *ucx;
     struct attnd_moves moves;
-    int waits; /* a frame was heard, and waits for the daemon to read */
+    int waits;     /* a frame was heard, and waits for the daemon to read */
     char from[64]; /* where a claimer is */
     int ended;
     char why[96];

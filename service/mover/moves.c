@@ -227,8 +227,7 @@ static int learn(struct attnd_pull *pull, uint32_t halves)
         (halves == 1 && !attnd_places_v_in_k(pull->move->places)))
         return -ATTND_E_PROTOCOL;
     pull->halves = halves;
-    pull->total =
-        attnd_fragments(pull->move->places, pull->layer_end - pull->layer_begin, halves);
+    pull->total = attnd_fragments(pull->move->places, pull->layer_end - pull->layer_begin, halves);
     pull->seen = calloc(1, pull->total / 8 + 1);
     return pull->seen ? 0 : -ATTND_E_NO_MEMORY;
 }
@@ -320,8 +319,7 @@ static int fill(struct attnd_parcel *parcel, const struct attnd_places *places,
                 const struct attnd_fragment *fragment)
 {
     const uint64_t block_bytes = attnd_block_bytes(places, fragment->half);
-    const enum attnd_block_order order =
-        attnd_block_order(places, fragment->layer, fragment->half);
+    const enum attnd_block_order order = attnd_block_order(places, fragment->layer, fragment->half);
 
     if (order != ATTND_BLOCK_STRIDED) {
         for (uint32_t i = 0; i < fragment->count; i++)

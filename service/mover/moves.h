@@ -35,7 +35,7 @@ struct attnd_parcel;
 struct attnd_moves {
     uint8_t secret[ATTND_MOVES_SECRET_BYTES];
     struct attnd_ucx *ucx;
-    struct attnd_move *moves; /* transfers: places on either side */
+    struct attnd_move *moves;              /* transfers: places on either side */
     struct attnd_pull *pulls, **pulls_end; /* in their order */
     struct attnd_parcel *parcels; /* [ATTND_MOVES_WINDOW] of the giver; NULL: none made yet */
     uint32_t flying;

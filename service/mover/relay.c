@@ -135,8 +135,7 @@ void attnd_mover_from_daemon(struct attnd_mover_link *link)
     for (int i = 0; i < MESSAGES_A_TURN && !link->ended &&
                     attnd_wire_waiting(&link->wire) < ATTND_WIRE_OUT_FULL;
          i++) {
-        const long got =
-            attnd_fdpass_recv(link->fd, datagram, sizeof(datagram), fds, &fds_count);
+        const long got = attnd_fdpass_recv(link->fd, datagram, sizeof(datagram), fds, &fds_count);
         if (got == 0)
             return;
         if (got < 0) {

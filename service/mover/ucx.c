@@ -233,12 +233,12 @@ int attnd_ucx_address(const struct attnd_ucx *ucx, uint8_t *address)
 int attnd_ucx_connect(struct attnd_ucx *ucx, const uint8_t *address, size_t bytes)
 {
     uint8_t copy[ATTND_UCX_ADDRESS_BYTES_MAX]; /* aligned as the library likes it */
-    const ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
-        .address = (const ucp_address_t *)(const void *)copy,
-        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {.cb = on_failed, .arg = ucx}};
+    const ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                                                  UCP_EP_PARAM_FIELD_ERR_HANDLER |
+                                                  UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+                                    .address = (const ucp_address_t *)(const void *)copy,
+                                    .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+                                    .err_handler = {.cb = on_failed, .arg = ucx}};
 
     if (bytes == 0 || bytes > sizeof(copy))
         return -ATTND_E_RANGE;

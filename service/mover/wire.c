@@ -73,8 +73,8 @@ int attnd_wire_send(struct attnd_wire *wire, enum attnd_wire_type type, const vo
     memcpy(at, &length, LENGTH_BYTES);
     at[LENGTH_BYTES] = (uint8_t)type;
     memcpy(at + LENGTH_BYTES + 1, payload, bytes);
-    if (signature && attnd_auth_sign(&wire->auth, at, LENGTH_BYTES + length,
-                                     at + LENGTH_BYTES + length) < 0)
+    if (signature &&
+        attnd_auth_sign(&wire->auth, at, LENGTH_BYTES + length, at + LENGTH_BYTES + length) < 0)
         return -ATTND_E_SYSTEM;
     wire->out_end += LENGTH_BYTES + length + signature;
     return attnd_wire_flush(wire);
@@ -108,8 +108,8 @@ static int is_too_long(const struct attnd_wire *wire)
 int attnd_wire_receive(struct attnd_wire *wire)
 {
     while (!is_too_long(wire) && wire->in_bytes < wanted(wire)) {
-        const ssize_t got = recv(wire->fd, wire->in + wire->in_bytes,
-                                 wanted(wire) - wire->in_bytes, MSG_DONTWAIT);
+        const ssize_t got =
+            recv(wire->fd, wire->in + wire->in_bytes, wanted(wire) - wire->in_bytes, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return 0;
         if (got <= 0)

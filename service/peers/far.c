@@ -21,9 +21,10 @@
 
 #define DELAY_NS_MIN UINT64_C(100000000)
 #define DELAY_NS_MAX UINT64_C(5000000000)
-#define LIVED_NS UINT64_C(10000000000) /* one that dies before is started again less and less often */
-#define PING_NS UINT64_C(5000000000)   /* and as long it has for the answer */
-#define OWED_NS UINT64_C(1000000000)   /* to let go of a link */
+#define LIVED_NS                                                                                   \
+    UINT64_C(10000000000)            /* one that dies before is started again less and less often */
+#define PING_NS UINT64_C(5000000000) /* and as long it has for the answer */
+#define OWED_NS UINT64_C(1000000000) /* to let go of a link */
 #define REAP_NS UINT64_C(2000000000)
 
 static struct attnd_far *far_of(const struct attnd_service *service)
@@ -182,8 +183,7 @@ static void take(struct attnd_far *far, const struct attnd_mover_message *messag
     case ATTND_MOVER_READY:
         far->state = ATTND_FAR_UP;
         far->said = 0;
-        attnd_log(ATTND_LOG_INFO, "attnd-mover %d is up: %s", (int)far->process.pid,
-                  message->text);
+        attnd_log(ATTND_LOG_INFO, "attnd-mover %d is up: %s", (int)far->process.pid, message->text);
         break;
     case ATTND_MOVER_FAILED:
         if (!far->said)
@@ -266,8 +266,7 @@ static int watch(struct attnd_far *far)
     struct attnd_mover_message start = {.kind = ATTND_MOVER_START};
 
     memcpy(start.identity, far->service->identity, sizeof(start.identity));
-    far->control_watch =
-        attnd_loop_watch_fd(loop, far->process.control, POLLIN, on_control, far);
+    far->control_watch = attnd_loop_watch_fd(loop, far->process.control, POLLIN, on_control, far);
     if (far->process.pidfd >= 0)
         far->pidfd_watch = attnd_loop_watch_fd(loop, far->process.pidfd, POLLIN, on_death, far);
     return far->control_watch && (far->process.pidfd < 0 || far->pidfd_watch) &&
@@ -349,8 +348,8 @@ void attnd_far_owes(struct attnd_service *service)
 const char *attnd_far_dial(struct attnd_peer *peer)
 {
     struct attnd_far *far = far_of(peer->service);
-    struct attnd_mover_message message = {
-        .kind = ATTND_MOVER_DIAL, .peer = (uint32_t)(peer - peer->service->peers->peers)};
+    struct attnd_mover_message message = {.kind = ATTND_MOVER_DIAL,
+                                          .peer = (uint32_t)(peer - peer->service->peers->peers)};
 
     if (far->state != ATTND_FAR_UP)
         return "attnd-mover is not up";

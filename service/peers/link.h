@@ -3,7 +3,8 @@
  *
  * A link is up or down, and its owner keeps it: links lie in the tables of peers.c. The kernel says
  * at once when the other daemon has died. One that is stopped says nothing, so each side sends a
- * beat twice a second, or once to another host, and takes one that it has not heard of for ATTND_LINK_SILENCE_NS for dead.
+ * beat twice a second, or once to another host, and takes one that it has not heard of for
+ * ATTND_LINK_SILENCE_NS for dead.
  *
  * What a peer sends is worked off in pieces (base/work.h), on an account of the link's own. What is
  * sent to it never waits: the protocol bounds what is unread, so a peer that does not read is hung

@@ -20,13 +20,13 @@ enum attnd_mover_message_kind {
     ATTND_MOVER_READY,     /* mover: it listens, if it is to; text: which UCX it has */
     ATTND_MOVER_FAILED,    /* mover: text says why it cannot start; it exits */
     ATTND_MOVER_DIAL,      /* daemon: peer, serial, text: HOST:PORT; answered by LINK or DOWN */
-    ATTND_MOVER_LINK,      /* mover: peer and serial of DIAL, or peer ATTND_NONE: a claimer has come;
-                              identity, the link's descriptor, text: the other daemon's version, or
-                              where the claimer is */
-    ATTND_MOVER_DOWN,      /* mover: peer, serial, text: why there is no link */
-    ATTND_MOVER_CLOSED,    /* mover: peer, serial, text: a link has ended, whoever ended it, and
-                              nothing is written for it any more. One for each LINK */
-    ATTND_MOVER_PING       /* daemon; answered with the same */
+    ATTND_MOVER_LINK,   /* mover: peer and serial of DIAL, or peer ATTND_NONE: a claimer has come;
+                           identity, the link's descriptor, text: the other daemon's version, or
+                           where the claimer is */
+    ATTND_MOVER_DOWN,   /* mover: peer, serial, text: why there is no link */
+    ATTND_MOVER_CLOSED, /* mover: peer, serial, text: a link has ended, whoever ended it, and
+                           nothing is written for it any more. One for each LINK */
+    ATTND_MOVER_PING    /* daemon; answered with the same */
 };
 
 struct attnd_mover_message {

@@ -45,12 +45,12 @@ static struct attnd_peer *peer_init(struct attnd_peers *peers,
     peer->far = option->address[0] != '/';
     peer->visit = -1;
     peer->transfers_end = &peer->transfers;
-    peer->link = (struct attnd_peer_link){.service = peers->service,
-                                          .buffers = peers->buffers,
-                                          .events = &attnd_peer_link_events,
-                                          .beat_ns = peer->far ? ATTND_LINK_BEAT_FAR_NS
-                                                               : ATTND_LINK_BEAT_NS,
-                                          .fd = -1};
+    peer->link =
+        (struct attnd_peer_link){.service = peers->service,
+                                 .buffers = peers->buffers,
+                                 .events = &attnd_peer_link_events,
+                                 .beat_ns = peer->far ? ATTND_LINK_BEAT_FAR_NS : ATTND_LINK_BEAT_NS,
+                                 .fd = -1};
     return peer;
 }
 
@@ -209,7 +209,8 @@ static struct attnd_peer_info guest_info(const struct attnd_guest *guest)
                                    .bytes = guest->bytes,
                                    .bytes_per_s = guest->bytes_per_s};
 
-    snprintf(info.name, sizeof(info.name), "%.*s", (int)sizeof(info.name) - 1, strchr(guest->name, ' ') + 1);
+    snprintf(info.name, sizeof(info.name), "%.*s", (int)sizeof(info.name) - 1,
+             strchr(guest->name, ' ') + 1);
     return info;
 }
 

@@ -78,7 +78,7 @@ struct attnd_peer {
     int far;         /* 1: of another host, by the mover */
     int closing;     /* the mover has not said yet that it writes nothing for the last link */
     uint64_t serial; /* of the mover's link, or the try for it */
-    int visit; /* the connection on which it is asked for a link; -1: none */
+    int visit;       /* the connection on which it is asked for a link; -1: none */
     struct attnd_watch *visit_watch, *timer;
     uint64_t delay_ns; /* before the next try */
     char trouble[96];  /* what the last try failed of; "": it did not */
@@ -189,7 +189,8 @@ struct attnd_grant_of {
  * ended by it; < 0 with *@fault. */
 int attnd_grant_send(struct attnd_peer_link *link, const struct attnd_grant_of *what,
                      struct attnd_fault *fault);
-/** attnd_lent_check() - Return: 0; -ATTND_E_INVALID (field pool) the grant's shape is not @pool's. */
+/** attnd_lent_check() - Return: 0; -ATTND_E_INVALID (field pool) the grant's shape is not @pool's.
+ */
 int attnd_lent_check(const struct attnd_pool *pool, const Attnd__PeerGrant *grant,
                      struct attnd_fault *fault);
 /** attnd_lent_take() - the pool of a grant, with a reference for the caller

@@ -285,10 +285,9 @@ static int take_grant(struct attnd_transfer *transfer, const Attnd__PeerGrant *g
 {
     struct attnd_fault fault = {0};
     const uint32_t count = (uint32_t)grant->n_page;
-    int rc = transfer->peer->far
-                 ? attnd_lent_check(transfer->pool, grant, &fault)
-                 : attnd_lent_take(transfer->peer, transfer->client, transfer->pool, grant, fds,
-                                   &transfer->lent, &fault);
+    int rc = transfer->peer->far ? attnd_lent_check(transfer->pool, grant, &fault)
+                                 : attnd_lent_take(transfer->peer, transfer->client, transfer->pool,
+                                                   grant, fds, &transfer->lent, &fault);
 
     if (rc == 0)
         rc = charge(transfer, count, &fault);

@@ -9,8 +9,8 @@
  * have; the other tests run everywhere.
  */
 #include "schemas/crash.h"
-#include "tests/support/harness/e2e.h"
 #include "tests/support/harness/claim_trial.h"
+#include "tests/support/harness/e2e.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -250,7 +250,8 @@ static void start_armed(const struct row *row, int signal)
  * spent and the giver's pages are free; never both. */
 static void after_giver(const struct claim_trial *trial, int signal)
 {
-    const enum trial_outcome outcome = trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
+    const enum trial_outcome outcome =
+        trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
 
     CHECK(outcome != TRIAL_DISCONNECTED);
     trial_await_free(&claimer, "nothing is leased here");

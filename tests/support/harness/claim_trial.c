@@ -61,8 +61,7 @@ void trial_await_linked(struct harness *claimer)
 static void open_sides(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
                        uint64_t seed)
 {
-    *trial = (struct claim_trial){
-        .giver_service = giver, .claimer_service = claimer, .seed = seed};
+    *trial = (struct claim_trial){.giver_service = giver, .claimer_service = claimer, .seed = seed};
     side_open(&trial->giver, giver, &shape, SIDE_OF_SERVICE);
     side_open(&trial->claimer, claimer, &shape, SIDE_BY_HEAD);
 }
@@ -114,7 +113,8 @@ void trial_close(struct claim_trial *trial)
 
 /* The pages are the claimer's already: until all of them are here, or it is told that they will not
  * be. */
-static enum trial_outcome arrive(const struct claim_trial *trial, const int32_t *pages, uint32_t limit_ms)
+static enum trial_outcome arrive(const struct claim_trial *trial, const int32_t *pages,
+                                 uint32_t limit_ms)
 {
     const uint64_t end_ns = harness_now_ns() + limit_ms * UINT64_C(1000000);
     const struct side *side = &trial->claimer;
@@ -153,7 +153,8 @@ enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_
         return TRIAL_FAILED;
     }
     side_take(&trial->claimer, &completion, PAGES, pages);
-    const enum trial_outcome outcome = trial->early ? arrive(trial, pages, limit_ms) : TRIAL_SUCCEEDED;
+    const enum trial_outcome outcome =
+        trial->early ? arrive(trial, pages, limit_ms) : TRIAL_SUCCEEDED;
     if (outcome == TRIAL_DISCONNECTED)
         return TRIAL_DISCONNECTED;
     if (outcome == TRIAL_SUCCEEDED)

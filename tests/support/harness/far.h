@@ -29,6 +29,8 @@ void far_restart_claimer(struct harness *claimer);
 int far_network_is_own(void);
 void far_network(int up);
 
+/** far_port() - where the giver listens. */
+unsigned far_port(void);
 /** far_mover() - the process that @service has for other hosts. */
 pid_t far_mover(const struct harness *service);
 /** far_key() - write a key of @bytes, the same for the same @seed. Return: its path. */
