@@ -24,8 +24,8 @@
 #include <unistd.h>
 
 #define THERE "10.77.0.1"
+#define THERE_AT "10.77.0.1:7200"
 #define HERE "10.77.0.2"
-#define PORT 7200
 #define PLAIN_PORT 7201
 #define PIECES_AT_ONCE 256u
 #define LINK_TIMEOUT_MS 10000
@@ -142,9 +142,9 @@ static bool start_services(struct bench_suite *suite, struct reach_net *net)
 {
     const char *key = write_key();
     char why[512] = "no key can be written";
-    const char *const giver[] = {"--quiet",     "--threads",  "1", "--peer-listen",
-                                 THERE ":7200", "--peer-key", key, NULL};
-    const char *const claimer[] = {"--quiet",    "--threads", "1", "--peer", "giver=" THERE ":7200",
+    const char *const giver[] = {"--quiet", "--threads",  "1", "--peer-listen",
+                                 THERE_AT,  "--peer-key", key, NULL};
+    const char *const claimer[] = {"--quiet",    "--threads", "1", "--peer", "giver=10.77.0.1:7200",
                                    "--peer-key", key,         NULL};
 
     net->giver = key ? bench_private_start(suite->attnd_path, giver, why, sizeof(why)) : NULL;

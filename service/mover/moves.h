@@ -5,7 +5,7 @@
  *     attnd_moves_place()                      attnd_moves_give(), attnd_moves_layers()
  *     attnd_moves_pull()       PeerPull -->    attnd_moves_pulled()
  *     attnd_moves_received()   <-- fragments   attnd_moves_pump()
- *     attnd_moves_tell()
+ *     attnd_moves_landed()
  *
  * A pull is some layers of a transfer, and comes as fragments. Its bytes are written in
  * attnd_moves_received(), and by nothing else: once a pull is over nothing of it is.

@@ -138,8 +138,8 @@ static void pages_of_any_layout_go_to_any_other(void **state)
         for (int to = BY_TOKEN; to <= WITH_GAPS; to++) {
             struct attnd_places *givers, *claimers;
             struct pool a, b;
-            pool_open(&a, from);
-            pool_open(&b, to);
+            pool_open(&a, (enum layout)from);
+            pool_open(&b, (enum layout)to);
             for (uint32_t i = 0; i < PAGES; i++)
                 b.page[i] = (i * 3 + 1) % PAGES;
             assert_int_equal(visit(&a, 1), 0);
