@@ -1,8 +1,8 @@
 /*
  * far.c - attnd-mover, by which services of other hosts are linked.
  *
- * The daemon starts it, and another one when it has died. What it says of links goes on to dial.c,
- * and to the guests. A link that it has handed over is a socket like that of a service beside this
+ * The daemon starts it, and another one when it has died. What it says of links goes on by
+ * events. A link that it has handed over is a socket like that of a service beside this
  * one. Only its end is different: bytes may come until the mover has said that it has let go, or
  * is dead. So no page of such a link is free before that, and one that does not say so is killed.
  */
@@ -78,9 +78,9 @@ static void bury(struct attnd_far *far)
     for (uint32_t i = 0; i < peers->peers_count; i++) {
         struct attnd_peer *peer = &peers->peers[i];
         peer->closing = 0;
-        attnd_transfers_landed(peer);
+        far->events->landed(peer);
         if (peer->far && peer->state == ATTND_PEER_CONNECTING)
-            attnd_dial_failed(peer, "attnd-mover is gone");
+            far->events->failed(peer, "attnd-mover is gone");
     }
     far->owed = far->early = 0;
 }
@@ -143,14 +143,14 @@ static void take_link(struct attnd_far *far, const struct attnd_mover_message *m
     char name[80];
 
     if (peer && peer->state == ATTND_PEER_CONNECTING) {
-        attnd_dial_linked(peer, message->identity, message->text, fd);
+        far->events->linked(peer, message->identity, message->text, fd);
         if (*fd < 0)
             return;
     } else if (message->peer == ATTND_NONE) {
         const int link = *fd;
         *fd = -1;
         snprintf(name, sizeof(name), "at %.60s", message->text);
-        if (attnd_guest_begin(far->service, name, message->identity, 1, link) == 0)
+        if (far->events->claims(far->service, name, message->identity, 1, link) == 0)
             return;
         attnd_log(ATTND_LOG_WARNING, "the service %s may not claim here: there are %u that do",
                   name, ATTND_PEERS_MAX);
@@ -166,7 +166,7 @@ static void take_closed(struct attnd_far *far, const struct attnd_mover_message 
     if (message->peer != ATTND_NONE && peer) {
         attnd_link_end(&peer->link, message->text);
         if (peer->closing)
-            attnd_transfers_landed(peer);
+            far->events->landed(peer);
         peer->closing = 0;
     }
     if (far->owed > 0)
@@ -196,7 +196,7 @@ static void take(struct attnd_far *far, const struct attnd_mover_message *messag
         break;
     case ATTND_MOVER_DOWN:
         if (peer && peer->state == ATTND_PEER_CONNECTING)
-            attnd_dial_failed(peer, message->text);
+            far->events->failed(peer, message->text);
         break;
     case ATTND_MOVER_CLOSED:
         take_closed(far, message);
@@ -360,7 +360,7 @@ const char *attnd_far_dial(struct attnd_peer *peer)
                : "attnd-mover does not listen";
 }
 
-int attnd_far_start(struct attnd_service *service)
+int attnd_far_start(struct attnd_service *service, const struct attnd_far_events *events)
 {
     struct attnd_far *far = far_of(service);
     int wanted = service->options.peer_listen[0] != 0;
@@ -368,6 +368,7 @@ int attnd_far_start(struct attnd_service *service)
     for (uint32_t i = 0; i < service->options.peers_count; i++)
         wanted |= service->options.peers[i].address[0] != '/';
     far->service = service;
+    far->events = events;
     far->process.control = far->process.pidfd = -1;
     if (!wanted)
         return 0;

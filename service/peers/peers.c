@@ -64,6 +64,11 @@ static void guest_init(struct attnd_peers *peers, struct attnd_guest *guest)
                                            .fd = -1};
 }
 
+static const struct attnd_far_events far_events = {.linked = attnd_dial_linked,
+                                                   .failed = attnd_dial_failed,
+                                                   .claims = attnd_guest_begin,
+                                                   .landed = attnd_transfers_landed};
+
 int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_events *events)
 {
     struct attnd_peers *peers = calloc(1, sizeof(*peers));
@@ -80,7 +85,7 @@ int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_eve
         guest_init(peers, &peers->guests[i]);
     if (!peers->buffers || !peers->timer)
         return -ATTND_E_NO_MEMORY;
-    rc = attnd_far_start(service);
+    rc = attnd_far_start(service, &far_events);
     /* Several services may have one file, which names all of them. */
     for (uint32_t i = 0; i < service->options.peers_count && rc == 0; i++)
         if (strcmp(service->options.peers[i].address, service->options.socket_path) != 0)

@@ -118,9 +118,19 @@ struct attnd_guest {
 
 enum attnd_far_state { ATTND_FAR_OFF, ATTND_FAR_DOWN, ATTND_FAR_STARTING, ATTND_FAR_UP };
 
+/* What the mover says of links, for those whose they are. */
+struct attnd_far_events {
+    void (*linked)(struct attnd_peer *peer, const uint8_t *identity, const char *version, int *fd);
+    void (*failed)(struct attnd_peer *peer, const char *why);
+    int (*claims)(struct attnd_service *service, const char *name, const uint8_t *identity, int far,
+                  int fd);
+    void (*landed)(struct attnd_peer *peer);
+};
+
 /* attnd-mover, as the daemon sees it. */
 struct attnd_far {
     struct attnd_service *service;
+    const struct attnd_far_events *events;
     enum attnd_far_state state;
     struct attnd_process process;
     struct attnd_watch *control_watch, *pidfd_watch, *timer;
@@ -167,7 +177,7 @@ int attnd_guest_begin(struct attnd_service *service, const char *name, const uin
 
 /** attnd_far_start() - a mover, if services of other hosts are named or may claim here
  * Return: 0; -ATTND_E_NO_MEMORY. One that does not start is tried again, and the log says so. */
-int attnd_far_start(struct attnd_service *service);
+int attnd_far_start(struct attnd_service *service, const struct attnd_far_events *events);
 /** attnd_far_stop() - it is ended, and nothing is written any more. */
 void attnd_far_stop(struct attnd_service *service);
 /** attnd_far_dial() - ask for a link to @peer. Return: NULL: attnd_dial_linked() or
