@@ -30,6 +30,11 @@ override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
 LDLIBS_DAEMON := -luring -linih
 LDLIBS_JSON := -ljansson
+# attnd-mover wants headers of UCX, which it opens when it runs, and libcrypto. Without them it is
+# left out, and services of other hosts cannot be named.
+HAVE_MOVER := $(shell printf '\#include <ucp/api/ucp.h>\n\#include <openssl/hmac.h>\n' | \
+                $(CC) -E -xc - >/dev/null 2>&1 && echo 1)
+LDLIBS_MOVER := $(if $(HAVE_MOVER),-lcrypto -ldl)
 LDLIBS_SCREEN := -lncursesw -ltinfo
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)
@@ -57,6 +62,10 @@ PERSISTENT := $(wildcard $(PERSISTENT))
 include persistent/cuda/cuda.mk
 CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/*/main_*.c),$(wildcard service/*/*.c))
+ifeq ($(HAVE_MOVER),)
+$(if $(MAKELEVEL:0=),,$(info attnd-mover is left out: it wants libucx-dev and libssl-dev))
+SERVICE := $(filter-out service/mover/%,$(SERVICE))
+endif
 MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
 # Stubs stand in for what the library defines: they are linked before it, and only where asked for.
@@ -77,11 +86,12 @@ LIBATTND_SO := $(BUILD)/libattnd.so.0
 LIBCORE := $(BUILD)/libcore.a
 LIBMEASURE := $(BUILD)/libmeasure.a
 LIBSUPPORT := $(BUILD)/libsupport.a
-PROGRAMS := $(addprefix $(BUILD)/,attnd attnd-worker attnctl)
+PROGRAMS := $(addprefix $(BUILD)/,attnd attnd-worker $(if $(HAVE_MOVER),attnd-mover) attnctl)
 # Without the one of a GPU, which persistent/cuda/gpu.mk builds where cuda.h is.
 EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%, \
               $(filter-out %/graph.c,$(wildcard client/examples/*.c)))
-UNIT := $(patsubst %.c,$(BUILD)/%,$(sort $(shell find tests/unit -name 'test_*.c')))
+UNIT := $(patsubst %.c,$(BUILD)/%,$(sort $(shell find tests/unit -name 'test_*.c' \
+          $(if $(HAVE_MOVER),,-not -path '*/mover/*'))))
 E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
 LONG := $(patsubst tests/long/%.c,$(BUILD)/tests/long/%,$(wildcard tests/long/*.c))
 BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
@@ -168,6 +178,8 @@ $(LIBCORE) $(LIBMEASURE) $(LIBSUPPORT):
 LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
+$(BUILD)/attnd-mover: $(BUILD)/obj/service/mover/main_mover.o
+$(BUILD)/attnd-mover: LDLIBS_OWN := $(LDLIBS_MOVER)
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
 $(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON) $(LDLIBS_SCREEN)
 $(PROGRAMS): $(LIBCORE)
@@ -187,7 +199,7 @@ $(BUILD)/tests/long/long_allocations: | $(BUILD)/tests/fail_allocation.so
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(LDLIBS_MOVER) $(CUDALIBS) -lcmocka -lm
 $(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBMEASURE) $(LIBCORE)
 	$(call say,$@)
 	@mkdir -p $(@D)

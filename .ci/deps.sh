@@ -5,7 +5,8 @@ set -euo pipefail
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
        libncurses-dev libinih-dev)
-check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
+# UCX and libcrypto are for attnd-mover, which a build leaves out where they are not.
+check=("${build[@]}" libucx-dev libssl-dev iproute2 clang clang-format clang-tidy cppcheck libcmocka-dev git g++
        libclang-rt-14-dev pkg-config python3 python3-numpy python3-hypothesis spin scdoc
        abigail-tools zsh)
 bundle=("${build[@]}" libcmocka-dev git)

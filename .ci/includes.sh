@@ -35,6 +35,7 @@ session    base supervise objects prefix sched
 rpc        base supervise objects prefix peers prepared sched session
 daemon     base args supervise objects prefix peers prepared sched session rpc
 worker     base args supervise/worker_abi.h
+mover      base args peers/message.h peers/mover_abi.h
 ctl        base args
 dist
 '

@@ -60,6 +60,13 @@
     X(CPU_BRING_DONE)                                                                              \
     X(CPU_DOORBELL_TAKEN)                                                                          \
     X(CPU_DOORBELL_ANSWERED)                                                                       \
+    X(MOVER_STARTED)                                                                               \
+    X(MOVER_LINKED)                                                                                \
+    X(MOVER_HEARD_DAEMON)                                                                          \
+    X(MOVER_HEARD_PEER)                                                                            \
+    X(MOVER_FRAGMENT_SENT)                                                                         \
+    X(MOVER_FRAGMENT_TAKEN)                                                                        \
+    X(MOVER_LANDED)                                                                                \
     X(WORKER_TOLD_TO_LEAVE)                                                                        \
     X(GPU_MEMORY_SET)                                                                              \
     X(GPU_LAUNCHED)                                                                                \

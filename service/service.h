@@ -51,12 +51,12 @@ struct attnd_setting {
     const char *name, *origin;
     char value[112];
 };
-#define ATTND_SETTINGS_MAX 32u
+#define ATTND_SETTINGS_MAX 40u
 
-/* Another service of this host, from which pages may be claimed. */
+/* Another service, from which pages may be claimed. */
 struct attnd_peer_option {
     char name[32];
-    char address[108]; /* its socket */
+    char address[108]; /* its socket; or HOST:PORT of one of another host */
 };
 
 struct attnd_options {
@@ -90,8 +90,11 @@ struct attnd_options {
     uint32_t allow_uids_count;
     struct attnd_peer_option peers[ATTND_PEERS_MAX];
     uint32_t peers_count;
-    char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
-    int trust;         /* 1: handles of engines are passed on to the driver unseen */
+    char peer_listen[64];    /* HOST:PORT, where services of other hosts claim; "": nowhere */
+    char peer_key[256];      /* file of the key that both have; "": none */
+    char peer_interface[32]; /* of the network, for bytes; "": all */
+    char metrics[108];       /* path or 127.0.0.1:PORT; "": not served */
+    int trust;               /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
     FILE *errors;     /* while options are read: what is wrong, instead of an end; else NULL */
     char config[256]; /* the file; "": none */

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define BENCH_PRIVATE_MAX 2
+#define BENCH_PRIVATE_MAX 4
 
 /**
  * bench_private_start() - run one more attnd on a private socket and wait until it answers

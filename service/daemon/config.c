@@ -98,13 +98,18 @@ static int gather(int argc, char **argv, struct attnd_options *options, FILE *er
             return -ATTND_E_INVALID;
     }
     options->errors = NULL;
-    if (attnd_options_finish(options) == 0) {
+    const int rc = attnd_options_finish(options);
+    if (rc == 0) {
         attnd_options_describe(options);
         return 0;
     }
-    snprintf(message, MESSAGE_BYTES,
-             "the socket's default path, %s..., has more than %zu bytes: give --socket",
-             options->socket_path, sizeof(options->socket_path) - 1);
+    if (rc == -ATTND_E_INVALID)
+        snprintf(message, MESSAGE_BYTES,
+                 "--peer-listen and peers of other hosts need a key: give --peer-key");
+    else
+        snprintf(message, MESSAGE_BYTES,
+                 "the socket's default path, %s..., has more than %zu bytes: give --socket",
+                 options->socket_path, sizeof(options->socket_path) - 1);
     return -ATTND_E_INVALID;
 }
 

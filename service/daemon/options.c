@@ -301,6 +301,16 @@ static void fit_budgets(struct attnd_options *options)
         options->daemon_memory_max_bytes = budgets.daemon_bytes;
 }
 
+/* Whoever can reach the port could take pages. */
+static int lacks_key(const struct attnd_options *options)
+{
+    int wanted = options->peer_listen[0] != 0;
+
+    for (uint32_t i = 0; i < options->peers_count; i++)
+        wanted |= options->peers[i].address[0] != '/';
+    return wanted && !options->peer_key[0];
+}
+
 int attnd_options_finish(struct attnd_options *options)
 {
     const char *given = getenv("ATTND_SOCKET");
@@ -308,6 +318,8 @@ int attnd_options_finish(struct attnd_options *options)
     fit_budgets(options);
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
+    if (lacks_key(options))
+        return -ATTND_E_INVALID;
     if (options->socket_path[0])
         return 0;
     options->socket_default = !given || !given[0];
@@ -355,6 +367,12 @@ static const char *word_text(const struct attnd_options *options, int key)
         return options->worker_path ? options->worker_path : "";
     case KEY_MODULES:
         return options->modules ? options->modules : "";
+    case KEY_PEER_LISTEN:
+        return options->peer_listen;
+    case KEY_PEER_KEY:
+        return options->peer_key;
+    case KEY_PEER_INTERFACE:
+        return options->peer_interface;
     case KEY_LOOP:
         return loops[options->loop];
     case KEY_TRUST:

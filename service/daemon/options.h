@@ -41,7 +41,8 @@ int attnd_options_command(int argc, char **argv, struct attnd_options *options);
 int attnd_options_take(struct attnd_options *options, const char *name, const char *value);
 
 /** attnd_options_finish() - defaults that depend on the environment; the last step.
- * Return: 0; -ATTND_E_RANGE the socket's default path is too long. */
+ * Return: 0; -ATTND_E_RANGE the socket's default path is too long; -ATTND_E_INVALID services of
+ * other hosts are named, and no key. */
 int attnd_options_finish(struct attnd_options *options);
 
 /** attnd_options_describe() - write the values in force to @options->settings. */

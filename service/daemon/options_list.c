@@ -103,10 +103,19 @@ const struct argp_option attnd_option_list[] = {
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
      "goes to the driver unseen, and they must not free it before the service has let go",
      2},
-    {"peer", KEY_PEER, "NAME=PATH", 0,
+    {"peer", KEY_PEER, "NAME=PATH|HOST:PORT", 0,
      "Bring pages of tickets of the service that listens on this socket: another one of this host, "
-     "of the same user. Repeat for more (default: none)",
+     "of the same user; or of the one of another host that listens there (--peer-listen). HOST is "
+     "an address in numbers, of IPv6 in brackets. Repeat for more (default: none)",
      1},
+    {"peer-listen", KEY_PEER_LISTEN, "HOST:PORT", 0,
+     "Services of other hosts that have the key may claim pages here (default: none may)", 1},
+    {"peer-key", KEY_PEER_KEY, "PATH", 0,
+     "File of the key that services of all hosts have in common: 16 bytes or more, which nobody "
+     "but its owner may read. Needed for services of other hosts",
+     1},
+    {"peer-interface", KEY_PEER_INTERFACE, "NAME", 0,
+     "Network interface over which pages go to other hosts (default: all that there are)", 1},
     {"metrics", KEY_METRICS, "PATH|127.0.0.1:PORT", 0,
      "Serve metrics for Prometheus by HTTP: on a unix socket (a path with a slash in it) for the "
      "users that are served, or on loopback for every user of the machine",

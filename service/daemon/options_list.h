@@ -40,6 +40,9 @@ enum attnd_option_key {
     KEY_TRUST,
     KEY_METRICS,
     KEY_PEER,
+    KEY_PEER_LISTEN,
+    KEY_PEER_KEY,
+    KEY_PEER_INTERFACE,
     KEY_CONFIG,
     KEY_CHECK_CONFIG,
     KEY_LOG_LEVEL

@@ -4,6 +4,7 @@
 #include "service/daemon/options_own.h"
 
 #include "persistent/modules.h"
+#include "service/args/address.h"
 #include "service/args/args.h"
 #include "service/daemon/options.h"
 #include "service/daemon/options_list.h"
@@ -107,7 +108,37 @@ static void take_rates(struct argp_state *state, const char *text)
                                           .source = ATTND_RATES_GIVEN};
 }
 
-/* NAME=PATH; a name is not given twice. */
+static int is_address(const char *text)
+{
+    struct sockaddr_storage address;
+    socklen_t bytes;
+
+    return attnd_address_parse(text, &address, &bytes) == 0;
+}
+
+static void take_peer_listen(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (!is_address(text) || strlen(text) >= sizeof(options->peer_listen))
+        argp_error(state,
+                   "--peer-listen: '%s' is no address in numbers and a port, like 10.0.0.1:7200 or "
+                   "[fe80::1]:7200",
+                   text);
+    else
+        memcpy(options->peer_listen, text, strlen(text) + 1);
+}
+
+static void take_text(struct argp_state *state, const char *name, const char *text, char *to,
+                      size_t bytes)
+{
+    if (text[0] == 0 || strlen(text) >= bytes)
+        argp_error(state, "--%s: 1 to %zu bytes are needed", name, bytes - 1);
+    else
+        memcpy(to, text, strlen(text) + 1);
+}
+
+/* NAME=PATH or NAME=HOST:PORT; a name is not given twice. */
 static void take_peer(struct argp_state *state, const char *text)
 {
     struct attnd_options *options = state->input;
@@ -116,11 +147,12 @@ static void take_peer(struct argp_state *state, const char *text)
     struct attnd_peer_option *peer = &options->peers[options->peers_count];
 
     if (length == 0 || length >= sizeof(peer->name) || strcspn(text, " \t\"\\") < length ||
-        equals[1] != '/' || strlen(equals + 1) >= sizeof(peer->address)) {
+        (equals[1] != '/' && !is_address(equals + 1)) ||
+        strlen(equals + 1) >= sizeof(peer->address)) {
         argp_error(
             state,
             "--peer: '%s' is no name of at most %zu bytes, '=' and a path of at most %zu that "
-            "begins with a slash",
+            "begins with a slash, or an address in numbers and a port, like 10.0.0.1:7200",
             text, sizeof(peer->name) - 1, sizeof(peer->address) - 1);
         return;
     }
@@ -181,6 +213,16 @@ int attnd_options_own(struct argp_state *state, int key, char *text)
         return 1;
     case KEY_PEER:
         take_peer(state, text);
+        return 1;
+    case KEY_PEER_LISTEN:
+        take_peer_listen(state, text);
+        return 1;
+    case KEY_PEER_KEY:
+        take_text(state, "peer-key", text, options->peer_key, sizeof(options->peer_key));
+        return 1;
+    case KEY_PEER_INTERFACE:
+        take_text(state, "peer-interface", text, options->peer_interface,
+                  sizeof(options->peer_interface));
         return 1;
     case KEY_RATES:
         take_rates(state, text);

@@ -70,8 +70,8 @@ calls_of = $(filter-out $(basename $(1)),$(sort \
 # ---- everything ----
 
 INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay $(VARIANT_PROGRAM)
-# The worker is nobody's to start.
-COMPLETED = $(filter-out %/attnd-worker,$(INSTALLED_PROGRAMS))
+# The worker and the mover are nobody's to start.
+COMPLETED = $(filter-out %/attnd-worker %/attnd-mover,$(INSTALLED_PROGRAMS))
 unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$(1) \
          > $(DEST)/lib/systemd/system/$(1)
 

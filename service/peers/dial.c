@@ -25,6 +25,7 @@
 #define DELAY_NS_MAX UINT64_C(2000000000)
 #define LIVED_NS UINT64_C(2000000000) /* a link that ends before is as good as one that failed */
 #define ANSWER_NS UINT64_C(3000000000)
+#define FAR_ANSWER_NS UINT64_C(5000000000) /* longer than the mover gives a handshake */
 #define REPLY_BYTES 4096u
 
 static void close_later(void *context)
@@ -77,28 +78,29 @@ static void fail(struct attnd_peer *peer, const char *format, ...)
 /* ---- the answer ---- */
 
 /* Return: NULL: it is to be linked; else why not. */
-static const char *check_welcome(const struct attnd_peer *peer, const Attnd__PeerWelcome *welcome,
-                                 int fds_count)
+static const char *check_identity(const struct attnd_peer *peer, const uint8_t *identity)
 {
     const struct attnd_peers *peers = peer->service->peers;
 
-    if (welcome->version != ATTND_PEER_VERSION)
-        return "it speaks another version";
-    if (welcome->service.len != ATTND_IDENTITY_BYTES || fds_count != 1)
-        return "its answer makes no sense";
-    if (memcmp(welcome->service.data, peer->service->identity, ATTND_IDENTITY_BYTES) == 0)
+    if (memcmp(identity, peer->service->identity, ATTND_IDENTITY_BYTES) == 0)
         return "it is this service";
     for (uint32_t i = 0; i < peers->peers_count; i++)
         if (&peers->peers[i] != peer && peers->peers[i].state == ATTND_PEER_UP &&
-            memcmp(welcome->service.data, peers->peers[i].identity, ATTND_IDENTITY_BYTES) == 0)
+            memcmp(identity, peers->peers[i].identity, ATTND_IDENTITY_BYTES) == 0)
             return "it is linked already, by another name";
     return NULL;
 }
 
-static void take_link(struct attnd_peer *peer, const Attnd__PeerWelcome *welcome, int *fd)
+void attnd_dial_linked(struct attnd_peer *peer, const uint8_t *identity, const char *version,
+                       int *fd)
 {
+    const char *why = check_identity(peer, identity);
     const int flags = fcntl(*fd, F_GETFL);
 
+    if (why) {
+        fail(peer, "%s", why);
+        return;
+    }
     if (flags < 0 || fcntl(*fd, F_SETFL, flags | O_NONBLOCK) < 0) {
         fail(peer, "its link cannot be used: %s", strerror(errno));
         return;
@@ -111,12 +113,21 @@ static void take_link(struct attnd_peer *peer, const Attnd__PeerWelcome *welcome
     }
     end_visit(peer);
     attnd_loop_timer_set(peer->service->loop, peer->timer, UINT64_MAX);
-    memcpy(peer->identity, welcome->service.data, ATTND_IDENTITY_BYTES);
+    memcpy(peer->identity, identity, ATTND_IDENTITY_BYTES);
     peer->known = 1;
     peer->state = ATTND_PEER_UP;
     peer->trouble[0] = 0;
     attnd_log(ATTND_LOG_INFO, "peer %s: linked to %s, attnd %s", peer->option->name,
-              peer->option->address, welcome->daemon_version);
+              peer->option->address, version);
+}
+
+static const char *check_welcome(const Attnd__PeerWelcome *welcome, int fds_count)
+{
+    if (welcome->version != ATTND_PEER_VERSION)
+        return "it speaks another version";
+    if (welcome->service.len != ATTND_IDENTITY_BYTES || fds_count != 1)
+        return "its answer makes no sense";
+    return NULL;
 }
 
 static void take_reply(struct attnd_peer *peer, const Attnd__Reply *reply, int *fds, int fds_count)
@@ -133,12 +144,13 @@ static void take_reply(struct attnd_peer *peer, const Attnd__Reply *reply, int *
         return;
     }
     const char *why = reply->result_case == ATTND__REPLY__RESULT_PEER_WELCOME
-                          ? check_welcome(peer, reply->peer_welcome, fds_count)
+                          ? check_welcome(reply->peer_welcome, fds_count)
                           : "its answer makes no sense";
     if (why)
         fail(peer, "%s", why);
     else
-        take_link(peer, reply->peer_welcome, &fds[0]);
+        attnd_dial_linked(peer, reply->peer_welcome->service.data,
+                          reply->peer_welcome->daemon_version, &fds[0]);
 }
 
 static void on_visit(void *context, uint32_t poll_events)
@@ -196,6 +208,22 @@ static int is_own_user(int fd)
            credentials.uid == geteuid();
 }
 
+void attnd_dial_failed(struct attnd_peer *peer, const char *why)
+{
+    fail(peer, "%s", why);
+}
+
+/* The mover says what comes of it. While it may write for the last link it is not asked. */
+static void dial_far(struct attnd_peer *peer)
+{
+    peer->state = ATTND_PEER_CONNECTING;
+    const char *why = peer->closing ? "the last link is not over" : attnd_far_dial(peer);
+    if (why)
+        fail(peer, "%s", why);
+    else
+        attnd_loop_timer_set(peer->service->loop, peer->timer, attnd_clock_ns() + FAR_ANSWER_NS);
+}
+
 static void dial(struct attnd_peer *peer)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -220,6 +248,14 @@ static void dial(struct attnd_peer *peer)
     attnd_loop_timer_set(peer->service->loop, peer->timer, attnd_clock_ns() + ANSWER_NS);
 }
 
+static void go(struct attnd_peer *peer)
+{
+    if (peer->far)
+        dial_far(peer);
+    else
+        dial(peer);
+}
+
 static void on_timer(void *context)
 {
     struct attnd_peer *peer = context;
@@ -227,7 +263,7 @@ static void on_timer(void *context)
     if (peer->state == ATTND_PEER_CONNECTING)
         fail(peer, "it does not answer");
     else if (peer->state == ATTND_PEER_DOWN)
-        dial(peer);
+        go(peer);
 }
 
 /* ---- the outside ---- */
@@ -237,13 +273,17 @@ int attnd_dial_start(struct attnd_peer *peer)
     peer->timer = attnd_loop_timer_new(peer->service->loop, on_timer, peer);
     if (!peer->timer)
         return -ATTND_E_NO_MEMORY;
-    dial(peer);
+    go(peer);
     return 0;
 }
 
 void attnd_dial_down(struct attnd_peer *peer)
 {
     peer->state = ATTND_PEER_DOWN;
+    if (peer->far) {
+        peer->closing = 1;
+        attnd_far_owes(peer->service);
+    }
     if (!peer->timer) /* stopped */
         return;
     attnd_log(ATTND_LOG_WARNING, "peer %s: the link to %s has ended: %s", peer->option->name,

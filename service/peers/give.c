@@ -6,19 +6,15 @@
  * link ends, or when the claimer is not done in time. Then a PeerDone that comes after all is
  * refused: what the claimer has read may have been somebody else's by then, and it does not use it.
  */
-#include "ipc/shm.h"
 #include "persistent/bring.h"
 #include "schemas/clock.h"
 #include "schemas/crash.h"
-#include "schemas/pool_fields.h"
 #include "service/peers/peers.h"
 #include "service/peers/peers_internal.h"
 
-#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define GRANTS_MAX 1024u /* of one claimer */
 /* Longer than any link needs for a ticket, and too short for a claimer that hangs to keep pages. */
@@ -43,98 +39,19 @@ static void refuse(struct attnd_guest *guest, uint64_t number, const struct attn
     (void)attnd_link_send(&guest->link, &message, NULL, 0);
 }
 
-/* A grant as it is sent, in one piece of memory. */
-struct answer {
-    Attnd__PeerGrant grant;
-    Attnd__PeerMemory memory[ATTND_PEER_MEMORIES_MAX];
-    Attnd__PeerMemory *memory_list[ATTND_PEER_MEMORIES_MAX];
-    int fds[ATTND_PEER_MEMORIES_MAX], fds_count;
-    Attnd__PeerPlane *plane_list[2 * ATTND_LAYERS_MAX];
-    Attnd__PeerPlane plane[2 * ATTND_LAYERS_MAX];
-};
-
-static uint32_t place_of(const struct attnd_pool *pool, uint32_t index)
-{
-    uint32_t place = 0;
-
-    while (place < pool->memories_count && pool->memories[place]->index != index)
-        place++;
-    return place;
-}
-
-static void fill_planes(const struct attnd_pool *pool, struct answer *answer)
-{
-    const struct attnd_heap_plane *planes = attnd_pool_planes(pool);
-
-    for (uint32_t i = 0; i < 2 * pool->shape.layers; i++) {
-        Attnd__PeerPlane *to = &answer->plane[i];
-        attnd__peer_plane__init(to);
-        to->memory = place_of(pool, planes[i].memory);
-        ATTND_PLANE_PLACE_COPY(to, &planes[i]);
-        answer->plane_list[i] = to;
-    }
-    answer->grant.n_k = answer->grant.n_v = pool->shape.layers;
-    answer->grant.k = answer->plane_list;
-    answer->grant.v = answer->plane_list + pool->shape.layers;
-}
-
-/* Host memory is passed on for reading. Return: 0; < 0 with *@fault. */
-static int fill_memories(const struct attnd_pool *pool, struct answer *answer,
-                         struct attnd_fault *fault)
-{
-    for (uint32_t i = 0; i < pool->memories_count; i++) {
-        const struct attnd_memory *memory = pool->memories[i];
-        if (memory->kind != ATTND_KIND_HOST && memory->kind != ATTND_KIND_DEVICE)
-            return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, i,
-                                   memory->kind, ATTND_KIND_DEVICE);
-        const int fd = memory->kind == ATTND_KIND_HOST ? attnd_shm_reopen(memory->fd) : memory->fd;
-        if (fd < 0)
-            return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, i, -fd, 0);
-        answer->fds[answer->fds_count++] = fd;
-        attnd__peer_memory__init(&answer->memory[i]);
-        answer->memory[i].memory_kind = memory->kind;
-        answer->memory[i].size_bytes = memory->size_bytes;
-        answer->memory_list[i] = &answer->memory[i];
-    }
-    answer->grant.memory = answer->memory_list;
-    answer->grant.n_memory = pool->memories_count;
-    return 0;
-}
-
-/* The pool may be gone: with the link, and the last who had it. */
-static void answer_free(struct answer *answer)
-{
-    for (int i = 0; i < answer->fds_count; i++)
-        if (answer->memory[i].memory_kind == ATTND_KIND_HOST)
-            close(answer->fds[i]);
-    free(answer);
-}
-
 /* Return: 0, also if the link has ended by it; < 0 with *@fault. */
 static int send_grant(struct attnd_guest *guest, uint64_t number, struct attnd_ticket *ticket,
                       struct attnd_fault *fault)
 {
-    const struct attnd_pool *pool = ticket->pool;
-    struct answer *answer = calloc(1, sizeof(*answer));
-    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
+    const struct attnd_grant_of what = {.pool = ticket->pool,
+                                        .pages = ticket->pages,
+                                        .count = ticket->count,
+                                        .transfer = number,
+                                        .layers_whole = ticket->layers,
+                                        .reads = 1,
+                                        .host_only = guest->far};
 
-    if (!answer)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    attnd__peer_grant__init(&answer->grant);
-    int rc = fill_memories(pool, answer, fault);
-    if (rc == 0) {
-        ATTND_POOL_SHAPE_COPY(&answer->grant, &pool->shape);
-        fill_planes(pool, answer);
-        answer->grant.transfer = number;
-        answer->grant.layers_whole = ticket->layers;
-        answer->grant.n_page = ticket->count;
-        answer->grant.page = (uint32_t *)ticket->pages; /* none is negative; packing reads them */
-        message.message_case = ATTND__PEER_MESSAGE__MESSAGE_GRANT;
-        message.grant = &answer->grant;
-        (void)attnd_link_send(&guest->link, &message, answer->fds, answer->fds_count);
-    }
-    answer_free(answer);
-    return rc;
+    return attnd_grant_send(&guest->link, &what, fault);
 }
 
 /* ---- grants ---- */
@@ -368,8 +285,9 @@ static void on_down(struct attnd_peer_link *link, const char *why)
 {
     struct attnd_guest *guest = guest_of(link);
 
-    attnd_log(ATTND_LOG_INFO, "the service of pid %d claims here no more: %s", (int)guest->pid,
-              why);
+    attnd_log(ATTND_LOG_INFO, "the service %s claims here no more: %s", guest->name, why);
+    if (guest->far)
+        attnd_far_owes(guest->service);
     while (guest->grants) {
         guest->failed++;
         attnd_ticket_return(take_out(guest, &guest->grants));

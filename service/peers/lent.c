@@ -178,16 +178,26 @@ static struct attnd_lent *find(const struct attnd_peer *peer, const Attnd__PeerG
     return NULL;
 }
 
+int attnd_lent_check(const struct attnd_pool *pool, const Attnd__PeerGrant *grant,
+                     struct attnd_fault *fault)
+{
+    const struct attnd_heap_pool shape = shape_of(grant);
+
+    return attnd_bring_alike(&shape, &pool->shape)
+               ? 0
+               : attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_POOL, 0, pool->id, 0);
+}
+
 int attnd_lent_take(struct attnd_peer *peer, struct attnd_client *client,
                     const struct attnd_pool *pool, const Attnd__PeerGrant *grant, int *fds,
                     struct attnd_lent **out, struct attnd_fault *fault)
 {
-    const struct attnd_heap_pool shape = shape_of(grant);
+    int rc = attnd_lent_check(pool, grant, fault);
 
-    if (!attnd_bring_alike(&shape, &pool->shape))
-        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_POOL, 0, pool->id, 0);
+    if (rc < 0)
+        return rc;
     struct attnd_lent *lent = find(peer, grant, fds);
-    int rc = lent ? 0 : lent_new(peer->service, client, grant, fds, &lent, fault);
+    rc = lent ? 0 : lent_new(peer->service, client, grant, fds, &lent, fault);
     if (rc < 0)
         return rc;
     if (lent->refs++ == 0) {

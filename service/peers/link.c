@@ -143,7 +143,7 @@ static void on_timer(void *context)
     }
     if (attnd_link_try(link, &message) == -ATTND_E_PEER_LOST)
         return; /* one that has no room: it is silent, or reads on */
-    attnd_loop_timer_set(link->service->loop, link->timer, attnd_clock_ns() + ATTND_LINK_BEAT_NS);
+    attnd_loop_timer_set(link->service->loop, link->timer, attnd_clock_ns() + link->beat_ns);
     link->events->beat(link);
 }
 
@@ -167,7 +167,7 @@ int attnd_link_begin(struct attnd_peer_link *link, int fd)
     }
     link->up_ns = link->heard_ns = attnd_clock_ns();
     link->ups++;
-    attnd_loop_timer_set(loop, link->timer, link->up_ns + ATTND_LINK_BEAT_NS);
+    attnd_loop_timer_set(loop, link->timer, link->up_ns + link->beat_ns);
     return 0;
 }
 

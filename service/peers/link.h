@@ -3,7 +3,8 @@
  *
  * A link is up or down, and its owner keeps it: links lie in the tables of peers.c. The kernel says
  * at once when the other daemon has died. One that is stopped says nothing, so each side sends a
- * beat twice a second, and takes one that it has not heard of for ATTND_LINK_SILENCE_NS for dead.
+ * beat twice a second, or once to another host, and takes one that it has not heard of for
+ * ATTND_LINK_SILENCE_NS for dead.
  *
  * What a peer sends is worked off in pieces (base/work.h), on an account of the link's own. What is
  * sent to it never waits: the protocol bounds what is unread, so a peer that does not read is hung
@@ -16,6 +17,7 @@
 #include "service/service.h"
 
 #define ATTND_LINK_BEAT_NS UINT64_C(500000000)
+#define ATTND_LINK_BEAT_FAR_NS UINT64_C(1000000000) /* of one that four processes wake for */
 #define ATTND_LINK_SILENCE_NS UINT64_C(3000000000)
 
 struct attnd_peer_link;
@@ -25,7 +27,7 @@ struct attnd_link_events {
      * Return: 0; < 0: the peer broke the protocol, and the link is ended. */
     int (*message)(struct attnd_peer_link *link, const Attnd__PeerMessage *message, int *fds,
                    int fds_count);
-    /* A beat is due: twice a second. It may end the link. */
+    /* A beat is due. It may end the link. */
     void (*beat)(struct attnd_peer_link *link);
     /* The link is down, of itself or by attnd_link_end(). */
     void (*down)(struct attnd_peer_link *link, const char *why);
@@ -38,7 +40,8 @@ struct attnd_peer_link {
     struct attnd_service *service;
     struct attnd_link_buffers *buffers;
     const struct attnd_link_events *events;
-    int fd; /* -1: down */
+    uint64_t beat_ns; /* how often it says that it lives */
+    int fd;           /* -1: down */
     struct attnd_watch *watch, *timer;
     struct attnd_work work;
     struct attnd_account account;

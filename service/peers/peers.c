@@ -42,12 +42,15 @@ static struct attnd_peer *peer_init(struct attnd_peers *peers,
 
     peer->service = peers->service;
     peer->option = option;
+    peer->far = option->address[0] != '/';
     peer->visit = -1;
     peer->transfers_end = &peer->transfers;
-    peer->link = (struct attnd_peer_link){.service = peers->service,
-                                          .buffers = peers->buffers,
-                                          .events = &attnd_peer_link_events,
-                                          .fd = -1};
+    peer->link =
+        (struct attnd_peer_link){.service = peers->service,
+                                 .buffers = peers->buffers,
+                                 .events = &attnd_peer_link_events,
+                                 .beat_ns = peer->far ? ATTND_LINK_BEAT_FAR_NS : ATTND_LINK_BEAT_NS,
+                                 .fd = -1};
     return peer;
 }
 
@@ -57,8 +60,14 @@ static void guest_init(struct attnd_peers *peers, struct attnd_guest *guest)
     guest->link = (struct attnd_peer_link){.service = peers->service,
                                            .buffers = peers->buffers,
                                            .events = &attnd_guest_link_events,
+                                           .beat_ns = ATTND_LINK_BEAT_NS,
                                            .fd = -1};
 }
+
+static const struct attnd_far_events far_events = {.linked = attnd_dial_linked,
+                                                   .failed = attnd_dial_failed,
+                                                   .claims = attnd_guest_begin,
+                                                   .landed = attnd_transfers_landed};
 
 int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_events *events)
 {
@@ -76,6 +85,7 @@ int attnd_peers_start(struct attnd_service *service, const struct attnd_peer_eve
         guest_init(peers, &peers->guests[i]);
     if (!peers->buffers || !peers->timer)
         return -ATTND_E_NO_MEMORY;
+    rc = attnd_far_start(service, &far_events);
     /* Several services may have one file, which names all of them. */
     for (uint32_t i = 0; i < service->options.peers_count && rc == 0; i++)
         if (strcmp(service->options.peers[i].address, service->options.socket_path) != 0)
@@ -93,6 +103,7 @@ void attnd_peers_end(struct attnd_service *service)
         attnd_link_end(&peers->guests[i].link, "this service stops");
     for (uint32_t i = 0; i < peers->peers_count; i++)
         attnd_dial_stop(&peers->peers[i]);
+    attnd_far_stop(service);
     attnd_work_finish(&service->works); /* what transfers give back */
     attnd_loop_unwatch(service->loop, peers->timer, NULL, NULL);
     free(peers->buffers);
@@ -121,26 +132,44 @@ static struct attnd_guest *place_for_one(struct attnd_peers *peers)
     return NULL;
 }
 
+int attnd_guest_begin(struct attnd_service *service, const char *name, const uint8_t *identity,
+                      int far, int fd)
+{
+    struct attnd_guest *guest = service->peers ? place_for_one(service->peers) : NULL;
+
+    if (!guest) {
+        close(fd);
+        return -ATTND_E_BUSY;
+    }
+    guest_init(service->peers, guest); /* nothing of the one before */
+    guest->done = guest->failed = guest->pages = guest->bytes = guest->bytes_per_s = 0;
+    guest->far = far;
+    if (far)
+        guest->link.beat_ns = ATTND_LINK_BEAT_FAR_NS;
+    snprintf(guest->name, sizeof(guest->name), "%s", name);
+    memcpy(guest->identity, identity, ATTND_IDENTITY_BYTES);
+    if (attnd_link_begin(&guest->link, fd) < 0)
+        return -ATTND_E_NO_MEMORY;
+    attnd_log(ATTND_LOG_INFO, "the service %s claims here", name);
+    return 0;
+}
+
 int attnd_peers_welcome(struct attnd_service *service, pid_t pid, const uint8_t *identity, int *fd,
                         struct attnd_fault *fault)
 {
-    struct attnd_guest *guest = service->peers ? place_for_one(service->peers) : NULL;
+    char name[32];
     int ends[2];
 
-    if (!guest)
-        return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_PEER, 0, 0, 0);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SOCKET, 0, errno, 0);
-    guest_init(service->peers, guest); /* nothing of the one before */
-    guest->done = guest->failed = guest->pages = guest->bytes = guest->bytes_per_s = 0;
-    guest->pid = pid;
-    memcpy(guest->identity, identity, ATTND_IDENTITY_BYTES);
-    if (attnd_link_begin(&guest->link, ends[0]) < 0) {
+    snprintf(name, sizeof(name), "of pid %d", (int)pid);
+    const int rc = attnd_guest_begin(service, name, identity, 0, ends[0]);
+    if (rc < 0) {
         close(ends[1]);
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return attnd_fault_set(fault, rc, rc == -ATTND_E_BUSY ? ATTND_F_PEER : ATTND_F_NONE, 0, 0,
+                               0);
     }
     *fd = ends[1];
-    attnd_log(ATTND_LOG_INFO, "the service of pid %d claims here", (int)pid);
     return 0;
 }
 
@@ -185,7 +214,8 @@ static struct attnd_peer_info guest_info(const struct attnd_guest *guest)
                                    .bytes = guest->bytes,
                                    .bytes_per_s = guest->bytes_per_s};
 
-    snprintf(info.name, sizeof(info.name), "pid %d", (int)guest->pid);
+    snprintf(info.name, sizeof(info.name), "%.*s", (int)sizeof(info.name) - 1,
+             strchr(guest->name, ' ') + 1);
     return info;
 }
 

@@ -98,12 +98,36 @@ static int is_mapped(const struct attnd_transfer *transfer)
                       : ready;
 }
 
+/* The mover of another host's pages is told where they go. Return: 1; < 0 it has failed. */
+static int place(struct attnd_transfer *transfer)
+{
+    const struct attnd_grant_of what = {.pool = transfer->pool,
+                                        .pages = transfer->pages,
+                                        .count = transfer->count,
+                                        .transfer = transfer->number,
+                                        .host_only = 1};
+    struct attnd_fault fault = {0};
+    int rc = 0;
+
+    if (transfer->placed)
+        return 1;
+    if (transfer->pool->memories_count > ATTND_PEER_MEMORIES_MAX)
+        rc = attnd_fault_set(&fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0,
+                             transfer->pool->memories_count, ATTND_PEER_MEMORIES_MAX);
+    else
+        rc = attnd_grant_send(&transfer->peer->link, &what, &fault);
+    if (rc < 0)
+        attnd_transfer_fail(transfer, &fault);
+    transfer->placed = 1;
+    return transfer->state == ATTND_TRANSFER_OVER ? -ATTND_E_PEER_LOST : 1;
+}
+
 static int await_mappings(struct attnd_transfer *transfer)
 {
-    const int ready = is_mapped(transfer);
+    const int far = transfer->peer->far, ready = far ? place(transfer) : is_mapped(transfer);
 
     if (ready < 0)
-        return fail(transfer, ready, ATTND_F_MEMORY, 0, 0);
+        return far ? WAITS : fail(transfer, ready, ATTND_F_MEMORY, 0, 0);
     if (ready == 0)
         return WAITS;
     if (transfer->early && transfer->context) {
@@ -161,6 +185,22 @@ static int send_piece(struct attnd_transfer *transfer)
     return 0;
 }
 
+/* By the mover. Return: WAITS; it may have failed with its link, and be gone. */
+static int pull(struct attnd_transfer *transfer)
+{
+    while (transfer->layers_sent < transfer->layers_whole &&
+           transfer->pieces < ATTND_TRANSFER_PIECES) {
+        const uint32_t begin = transfer->layers_sent, layers = piece_layers(transfer);
+        transfer->piece_layers[transfer->pieces++] = layers;
+        transfer->layers_sent += layers;
+        if (attnd_transfer_pull(transfer, begin, begin + layers) < 0)
+            return WAITS;
+        attnd_crash(ATTND_CRASH_DAEMON_PEER_PIECE_SENT);
+        attnd_transfer_last(transfer);
+    }
+    return WAITS;
+}
+
 static int bring(struct attnd_transfer *transfer)
 {
     const uint32_t layers = transfer->pool->shape.layers;
@@ -171,6 +211,8 @@ static int bring(struct attnd_transfer *transfer)
         attnd_crash(ATTND_CRASH_DAEMON_PEER_BROUGHT);
         return GOES_ON;
     }
+    if (transfer->peer->far)
+        return pull(transfer);
     while (transfer->layers_sent < transfer->layers_whole &&
            transfer->pieces < ATTND_TRANSFER_PIECES &&
            attnd_copies_fit(transfer->service->supervisor, ATTND_COPY_BRING)) {
@@ -257,7 +299,7 @@ int attnd_transfer_steps(struct attnd_work *work)
 
 /* ---- what the worker says ---- */
 
-static void land(struct attnd_transfer *transfer, int code)
+void attnd_transfer_land(struct attnd_transfer *transfer, int code)
 {
     const uint32_t layers = transfer->piece_layers[0];
     struct attnd_fault fault = {.code = code, .field = ATTND_F_PEER};
@@ -283,6 +325,6 @@ static void land(struct attnd_transfer *transfer, int code)
 
 void attnd_transfer_brought(struct attnd_service *service, void *context, int code)
 {
-    land(context, code);
+    attnd_transfer_land(context, code);
     attnd_peers_pump(service);
 }

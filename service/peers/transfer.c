@@ -135,6 +135,19 @@ void attnd_transfer_done(struct attnd_transfer *transfer)
     (void)tell_number(transfer->peer, transfer->number, ATTND__PEER_MESSAGE__MESSAGE_DONE);
 }
 
+int attnd_transfer_pull(struct attnd_transfer *transfer, uint32_t layer_begin, uint32_t layer_end)
+{
+    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
+    Attnd__PeerPull pull = ATTND__PEER_PULL__INIT;
+
+    pull.transfer = transfer->number;
+    pull.layer_begin = layer_begin;
+    pull.layer_end = layer_end;
+    message.message_case = ATTND__PEER_MESSAGE__MESSAGE_PULL;
+    message.pull = &pull;
+    return attnd_link_send(&transfer->peer->link, &message, NULL, 0);
+}
+
 void attnd_transfer_check(struct attnd_transfer *transfer)
 {
     Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
@@ -190,7 +203,7 @@ void attnd_transfer_fail(struct attnd_transfer *transfer, const struct attnd_fau
     if (context)
         events->ended(context, NULL, 0, fault);
     end_arrival(transfer, fault);
-    attnd_transfer_go(transfer); /* it may be gone after this */
+    attnd_transfer_queue(transfer); /* not now: whoever has failed it may look at it still */
 }
 
 void attnd_transfer_cancel(struct attnd_transfer *transfer)
@@ -272,8 +285,9 @@ static int take_grant(struct attnd_transfer *transfer, const Attnd__PeerGrant *g
 {
     struct attnd_fault fault = {0};
     const uint32_t count = (uint32_t)grant->n_page;
-    int rc = attnd_lent_take(transfer->peer, transfer->client, transfer->pool, grant, fds,
-                             &transfer->lent, &fault);
+    int rc = transfer->peer->far ? attnd_lent_check(transfer->pool, grant, &fault)
+                                 : attnd_lent_take(transfer->peer, transfer->client, transfer->pool,
+                                                   grant, fds, &transfer->lent, &fault);
 
     if (rc == 0)
         rc = charge(transfer, count, &fault);
@@ -297,7 +311,7 @@ static int on_grant(struct attnd_peer *peer, const Attnd__PeerGrant *grant, int 
 {
     struct attnd_transfer *transfer = find(peer, grant->transfer);
 
-    if (grant->transfer != peer->asked || (size_t)fds_count != grant->n_memory)
+    if (grant->transfer != peer->asked || (size_t)fds_count != (peer->far ? 0 : grant->n_memory))
         return -ATTND_E_PROTOCOL;
     peer->asked = 0;
     if (transfer && transfer->state == ATTND_TRANSFER_ASKED) {
@@ -369,6 +383,27 @@ static int on_check(const struct attnd_peer *peer, const Attnd__PeerCheck *check
     return 0;
 }
 
+/* The mover's word on the oldest piece. */
+static int on_landed(const struct attnd_peer *peer, const Attnd__PeerLanded *landed)
+{
+    struct attnd_transfer *transfer = find(peer, landed->transfer);
+
+    if (!peer->far || !transfer || transfer->pieces == 0)
+        return -ATTND_E_PROTOCOL;
+    attnd_transfer_land(transfer, landed->code < 0 ? landed->code : 0);
+    attnd_peers_pump(peer->service);
+    return 0;
+}
+
+void attnd_transfers_landed(struct attnd_peer *peer)
+{
+    for (struct attnd_transfer *at = peer->transfers; at; at = at->next)
+        if (at->pieces > 0 && at->state == ATTND_TRANSFER_OVER) {
+            at->pieces = 0;
+            attnd_transfer_queue(at);
+        }
+}
+
 static struct attnd_peer *peer_of(struct attnd_peer_link *link)
 {
     return (struct attnd_peer *)(void *)((char *)link - offsetof(struct attnd_peer, link));
@@ -390,6 +425,8 @@ static int on_message(struct attnd_peer_link *link, const Attnd__PeerMessage *me
         return on_layers(peer, message->layers);
     case ATTND__PEER_MESSAGE__MESSAGE_CHECK:
         return on_check(peer, message->check);
+    case ATTND__PEER_MESSAGE__MESSAGE_LANDED:
+        return on_landed(peer, message->landed);
     default:
         return -ATTND_E_PROTOCOL;
     }

@@ -30,21 +30,24 @@
 
 extern char **environ;
 
-const char *attnd_spawn_program(const struct attnd_options *options, char *path, size_t path_bytes)
+const char *attnd_spawn_beside(const char *name, char *path, size_t path_bytes)
 {
-    static const char name[] = "attnd-worker";
-    if (options->worker_path)
-        return options->worker_path;
     ssize_t length = readlink("/proc/self/exe", path, path_bytes - 1);
     if (length <= 0)
         return name;
     path[length] = '\0';
     char *slash = strrchr(path, '/');
     size_t room = slash ? path_bytes - (size_t)(slash + 1 - path) : 0;
-    if (room < sizeof(name))
+    if (room < strlen(name) + 1)
         return name;
-    memcpy(slash + 1, name, sizeof(name));
+    memcpy(slash + 1, name, strlen(name) + 1);
     return access(path, X_OK) == 0 ? path : name;
+}
+
+const char *attnd_spawn_program(const struct attnd_options *options, char *path, size_t path_bytes)
+{
+    return options->worker_path ? options->worker_path
+                                : attnd_spawn_beside("attnd-worker", path, path_bytes);
 }
 
 struct inherited {
@@ -129,35 +132,75 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     return rc;
 }
 
-int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_queue *queue,
-                       struct attnd_process *process, struct attnd_fault *fault)
+/* What runs on one end of a socketpair, @run's arguments aside. Return: 0 or errno. */
+static int start_child(struct inherited *fds, int control, struct attnd_process *process,
+                       int (*run)(const void *, const struct inherited *, pid_t *),
+                       const void *context)
 {
-    int pair[2];
-    struct inherited fds = {.count = 0};
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
+    int pair[2], rc = 0;
 
-    int rc = 0;
-    if (fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ||
-        inherit(&fds, pair[1], ATTND_WORKER_FD_CONTROL) ||
-        inherit(&fds, queue->rings_fd, ATTND_WORKER_FD_QUEUE) ||
-        inherit(&fds, queue->heap_fd, ATTND_WORKER_FD_HEAP) ||
-        (queue->retire_fd >= 0 && inherit(&fds, queue->retire_fd, ATTND_WORKER_FD_RETIRE)))
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return errno;
+    if (fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 || inherit(fds, pair[1], control))
         rc = errno;
     if (!rc)
-        rc = run_worker(options, queue, &fds, &process->pid);
-    for (int i = 0; i < fds.count; i++)
-        close(fds.from[i]);
+        rc = run(context, fds, &process->pid);
     close(pair[1]);
     if (rc) {
         close(pair[0]);
         process->pid = 0;
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, rc, 0);
+        return rc;
     }
     process->signal = 0;
     process->control = pair[0];
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
     return 0;
+}
+
+struct worker {
+    const struct attnd_options *options;
+    const struct attnd_queue *queue;
+};
+
+static int run_of_worker(const void *context, const struct inherited *fds, pid_t *pid)
+{
+    const struct worker *worker = context;
+    return run_worker(worker->options, worker->queue, fds, pid);
+}
+
+int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_queue *queue,
+                       struct attnd_process *process, struct attnd_fault *fault)
+{
+    const struct worker worker = {options, queue};
+    struct inherited fds = {.count = 0};
+    int rc = 0;
+
+    if (inherit(&fds, queue->rings_fd, ATTND_WORKER_FD_QUEUE) ||
+        inherit(&fds, queue->heap_fd, ATTND_WORKER_FD_HEAP) ||
+        (queue->retire_fd >= 0 && inherit(&fds, queue->retire_fd, ATTND_WORKER_FD_RETIRE)))
+        rc = errno;
+    if (!rc)
+        rc = start_child(&fds, ATTND_WORKER_FD_CONTROL, process, run_of_worker, &worker);
+    for (int i = 0; i < fds.count; i++)
+        close(fds.from[i]);
+    return rc ? attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, rc, 0) : 0;
+}
+
+static int run_of_child(const void *context, const struct inherited *fds, pid_t *pid)
+{
+    char *const *arguments = context;
+    char path[4096];
+    return spawn(attnd_spawn_beside(arguments[0], path, sizeof(path)), arguments, fds, pid);
+}
+
+int attnd_spawn_child(char *const *arguments, int control, struct attnd_process *process)
+{
+    struct inherited fds = {.count = 0};
+    const int rc = start_child(&fds, control, process, run_of_child, arguments);
+
+    for (int i = 0; i < fds.count; i++)
+        close(fds.from[i]);
+    return rc ? -rc : 0;
 }
 
 void attnd_spawn_signal(const struct attnd_process *process, int signal)

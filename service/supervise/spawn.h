@@ -14,6 +14,10 @@ struct attnd_process {
     int signal;  /* that ended the last one; 0: none did */
 };
 
+/** attnd_spawn_beside() - a program: beside this executable if it is there, else @name, for PATH to
+ * find. @path: room for it. Return: @path or @name. */
+const char *attnd_spawn_beside(const char *name, char *path, size_t path_bytes);
+
 /** attnd_spawn_program() - the worker program: what the options name, else "attnd-worker" beside
  * this executable if it is there, else that name, for PATH to find.
  * @path: room for it. Return: @path, or a string of the options', or a static one. */
@@ -27,6 +31,14 @@ const char *attnd_spawn_program(const struct attnd_options *options, char *path,
  */
 int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_queue *queue,
                        struct attnd_process *process, struct attnd_fault *fault);
+
+/**
+ * attnd_spawn_child() - start a program that has one end of a socketpair, and nothing else of ours
+ * @arguments: ended by NULL; the first is its name, as for attnd_spawn_beside()
+ * @control:   the number of that descriptor there
+ * Return: 0 and *process; < 0: -errno.
+ */
+int attnd_spawn_child(char *const *arguments, int control, struct attnd_process *process);
 
 /** attnd_spawn_signal() - send a signal if it lives. */
 void attnd_spawn_signal(const struct attnd_process *process, int signal);

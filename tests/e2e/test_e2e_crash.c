@@ -54,7 +54,8 @@ static enum side side_of(enum attnd_crash_point point)
 /* Is it a step of the other backend, or one between two services (test_e2e_peers_death.c)? */
 static int is_elsewhere(enum attnd_crash_point point)
 {
-    if (strstr(attnd_crash_name(point), "_PEER_") || strstr(attnd_crash_name(point), "_BRING_"))
+    if (strstr(attnd_crash_name(point), "_PEER_") || strstr(attnd_crash_name(point), "_BRING_") ||
+        strncmp(attnd_crash_name(point), "MOVER_", 6) == 0)
         return 1;
     return strncmp(attnd_crash_name(point), e2e_on_gpu() ? "CPU" : "GPU", 3) == 0;
 }

@@ -9,8 +9,8 @@
  * have; the other tests run everywhere.
  */
 #include "schemas/crash.h"
+#include "tests/support/harness/claim_trial.h"
 #include "tests/support/harness/e2e.h"
-#include "tests/support/harness/hand_over.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,163 +23,28 @@
 
 #include <cmocka.h>
 
-#define PAGES 16
-#define LONG_MS 20000u
-#define KILLED_MS 1000u
-#define STOPPED_MS 5000u
+#define PAGES TRIAL_PAGES
+#define LONG_MS TRIAL_LONG_MS
+#define KILLED_MS TRIAL_KILLED_MS
+#define STOPPED_MS TRIAL_STOPPED_MS
 
 static struct harness giver, claimer;
 
 static const struct side_shape shape = {
     .layers = 2, .pages = 40, .page_size = 16, .heads_kv = 2, .dim = 64};
 
-static int nothing_is_leased(void *context)
-{
-    return side_leased(context) == 0;
-}
-
-static int is_linked(void *context)
-{
-    return side_linked(context);
-}
-
-static int is_lent(void *context)
-{
-    Attnd__Status *status = harness_status(&giver);
-    int lent = 0;
-    (void)context;
-
-    for (size_t i = 0; i < status->n_peers; i++)
-        lent |= status->peers[i]->claims && status->peers[i]->under_way > 0;
-    attnd__status__free_unpacked(status, NULL);
-    return lent;
-}
-
-static int is_lent_no_more(void *context)
-{
-    return !is_lent(context);
-}
-
-/* ---- one claim, and what becomes of it ---- */
-
-enum outcome { SUCCEEDED, FAILED, DISCONNECTED };
-
-struct trial_of {
-    struct side giver, claimer;
-    struct attnd_token ticket;
-    uint64_t seed;
-    int early; /* layers are offered one after the other, and the claim does not wait for them */
-};
-
-static void begin(struct trial_of *trial, uint64_t seed)
-{
-    *trial = (struct trial_of){.seed = seed};
-    side_open(&trial->giver, &giver, &shape, SIDE_OF_SERVICE);
-    side_open(&trial->claimer, &claimer, &shape, SIDE_BY_HEAD);
-    side_offer(&trial->giver, PAGES, seed, 600000, &trial->ticket);
-}
-
-/* The pages are the claimer's already: until all of them are here, or it is told that they will not
- * be. */
-static enum outcome arrive(const struct trial_of *trial, const int32_t *pages, uint32_t limit_ms)
-{
-    const uint64_t end_ns = harness_now_ns() + limit_ms * UINT64_C(1000000);
-    const struct side *side = &trial->claimer;
-    struct attnd_token token;
-    int32_t same[PAGES];
-    uint32_t pool;
-    int rc;
-
-    do {
-        rc = attnd_pages_offer(side->session, side->pool, PAGES, pages, 60000, &token);
-        CHECK(rc != -ATTND_E_BUSY || harness_now_ns() < end_ns);
-        harness_sleep_ms(1);
-    } while (rc == -ATTND_E_BUSY);
-    if (rc == -ATTND_E_DISCONNECTED)
-        return DISCONNECTED;
-    if (rc == -ATTND_E_PEER_LOST)
-        return FAILED;
-    CHECK_OK(rc);
-    CHECK_EQUAL(attnd_pages_claim(side->session, &token, &pool, same, PAGES), PAGES);
-    return SUCCEEDED;
-}
-
-/* The answer of the claim, at most @limit_ms after now. Pages of one that succeeded are right. */
-static enum outcome answer(const struct trial_of *trial, uint32_t limit_ms)
-{
-    struct attnd_completion completion = {0};
-    int32_t pages[PAGES];
-    const int got = attnd_wait(trial->claimer.session, &completion, 1,
-                               (limit_ms + 500) * UINT64_C(1000000)); /* our own share of it */
-
-    if (got == -ATTND_E_DISCONNECTED)
-        return DISCONNECTED;
-    CHECK_EQUAL(got, 1);
-    if (completion.fault.code != 0) {
-        CHECK_EQUAL(completion.fault.code, -ATTND_E_PEER_LOST);
-        return FAILED;
-    }
-    side_take(&trial->claimer, &completion, PAGES, pages);
-    const enum outcome outcome = trial->early ? arrive(trial, pages, limit_ms) : SUCCEEDED;
-    if (outcome == DISCONNECTED)
-        return DISCONNECTED;
-    if (outcome == SUCCEEDED)
-        CHECK_EQUAL(side_wrong(&trial->claimer, pages, PAGES, trial->seed), 0);
-    CHECK_OK(attnd_pages_free(trial->claimer.session, trial->claimer.pool, PAGES, pages));
-    return outcome;
-}
-
-/* The ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that it is lent no more, and
- * that its layers are whole. */
-static int claim_there(const struct trial_of *trial, uint32_t limit_ms)
-{
-    const uint64_t end_ns = harness_now_ns() + LONG_MS * UINT64_C(1000000);
-    int32_t pages[PAGES];
-    uint32_t pool;
-    int rc;
-
-    harness_eventually(is_lent_no_more, NULL, limit_ms, "the ticket is lent no more");
-    do
-        rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
-    while (rc == -ATTND_E_BUSY && trial->early && harness_now_ns() < end_ns);
-    if (rc == -ATTND_E_EXPIRED) {
-        harness_eventually(nothing_is_leased, &giver, LONG_MS, "the giver has its pages back");
-        return 0;
-    }
-    CHECK_EQUAL(rc, PAGES);
-    CHECK_EQUAL(side_wrong(&trial->giver, pages, PAGES, trial->seed), 0);
-    CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
-    CHECK_EQUAL(side_leased(&giver), 0);
-    return 1;
-}
-
-/* All over again, to see that it works. */
-static void claim_once_more(void)
-{
-    struct trial_of trial;
-
-    harness_eventually(is_linked, &claimer, LONG_MS, "there is a link again");
-    begin(&trial, 77);
-    side_claim(&trial.claimer, &trial.ticket, PAGES, NULL);
-    CHECK_EQUAL(answer(&trial, LONG_MS), SUCCEEDED);
-    harness_eventually(nothing_is_leased, &giver, LONG_MS, "the giver has its pages back");
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
-}
-
 /* ---- while the claimer's worker stands still ---- */
 
-static void start_held(struct trial_of *trial, uint64_t seed, pid_t *worker)
+static void start_held(struct claim_trial *trial, uint64_t seed, pid_t *worker)
 {
     hand_over_start(&giver, &claimer, (const char *const[]){"--watchdog", "0", NULL});
-    begin(trial, seed);
+    trial_begin(trial, &giver, &claimer, seed);
     *worker = harness_stop_worker(&claimer);
-    side_claim(&trial->claimer, &trial->ticket, PAGES, NULL);
-    harness_eventually(is_lent, NULL, LONG_MS, "the ticket is lent");
+    trial_claim(trial);
+    trial_await_lent(&giver);
 }
 
-static void stop_both(struct trial_of *trial)
+static void stop_both(struct claim_trial *trial)
 {
     if (trial->giver.session)
         side_close(&trial->giver);
@@ -191,95 +56,90 @@ static void stop_both(struct trial_of *trial)
 
 static void a_killed_giver_is_told_within_a_second(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     pid_t worker;
     (void)state;
 
     start_held(&trial, 1, &worker);
     harness_kill_daemon(&giver);
-    CHECK_EQUAL(answer(&trial, KILLED_MS), FAILED);
+    CHECK_EQUAL(trial_answer(&trial, KILLED_MS), TRIAL_FAILED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
+    trial_await_free(&claimer, "nothing is leased here");
+    trial_close(&trial);
     harness_restart(&giver, NULL);
-    claim_once_more();
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
 static void a_giver_that_stands_still_is_told_within_five(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     pid_t worker;
     (void)state;
 
     start_held(&trial, 2, &worker);
     CHECK_EQUAL(kill(giver.daemon, SIGSTOP), 0);
-    CHECK_EQUAL(answer(&trial, STOPPED_MS), FAILED);
+    CHECK_EQUAL(trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
     CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    CHECK_EQUAL(claim_there(&trial, LONG_MS), 1);
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
-    claim_once_more();
+    CHECK_EQUAL(trial_claim_there(&trial, LONG_MS), 1);
+    trial_close(&trial);
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
 static void a_killed_claimer_gives_the_ticket_back_within_a_second(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     char peer[160];
     pid_t worker;
     (void)state;
 
     start_held(&trial, 3, &worker);
     harness_kill_daemon(&claimer);
-    CHECK_EQUAL(claim_there(&trial, KILLED_MS), 1);
-    CHECK_EQUAL(answer(&trial, KILLED_MS), DISCONNECTED);
+    CHECK_EQUAL(trial_claim_there(&trial, KILLED_MS), 1);
+    CHECK_EQUAL(trial_answer(&trial, KILLED_MS), TRIAL_DISCONNECTED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
+    trial_close(&trial);
     snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
     harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
-    claim_once_more();
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
 /* It goes on later, when the pages that it was bringing are somebody else's. */
 static void a_claimer_that_stood_still_uses_nothing_that_it_lost(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     int32_t pages[PAGES];
     pid_t worker;
     (void)state;
 
     start_held(&trial, 4, &worker);
     CHECK_EQUAL(kill(claimer.daemon, SIGSTOP), 0);
-    CHECK_EQUAL(claim_there(&trial, STOPPED_MS), 1);
+    CHECK_EQUAL(trial_claim_there(&trial, STOPPED_MS), 1);
     CHECK_OK(attnd_pages_alloc(trial.giver.session, trial.giver.pool, PAGES, pages));
     side_fill(&trial.giver, pages, PAGES, 1000);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    CHECK_EQUAL(answer(&trial, STOPPED_MS), FAILED);
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
-    claim_once_more();
+    CHECK_EQUAL(trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
+    trial_await_free(&claimer, "nothing is leased here");
+    trial_close(&trial);
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
 static void a_worker_that_dies_is_followed_by_one_that_brings_them(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     pid_t worker;
     (void)state;
 
     start_held(&trial, 5, &worker);
     CHECK_EQUAL(kill(worker, SIGKILL), 0);
-    CHECK_EQUAL(answer(&trial, LONG_MS), SUCCEEDED);
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
-    claim_once_more();
+    CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
+    trial_close(&trial);
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -302,23 +162,23 @@ static int claim_and_wait(void *context)
 
 static void an_engine_that_dies_gives_the_ticket_back(void **state)
 {
-    struct trial_of trial;
+    struct claim_trial trial;
     struct engine_of *engine = harness_shared(sizeof(*engine));
     (void)state;
 
     hand_over_start(&giver, &claimer, (const char *const[]){"--watchdog", "0", NULL});
-    begin(&trial, 6);
+    trial_begin(&trial, &giver, &claimer, 6);
     engine->ticket = &trial.ticket;
     const pid_t worker = harness_stop_worker(&claimer);
     const pid_t pid = harness_fork(claim_and_wait, engine);
     harness_await(&engine->claimed, 1);
-    harness_eventually(is_lent, NULL, LONG_MS, "the ticket is lent");
+    trial_await_lent(&giver);
     harness_kill(pid);
-    harness_eventually(is_lent_no_more, NULL, KILLED_MS, "the ticket has returned");
+    trial_await_returned(&giver, KILLED_MS);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
-    side_claim(&trial.claimer, &trial.ticket, PAGES, NULL);
-    CHECK_EQUAL(answer(&trial, LONG_MS), SUCCEEDED);
+    trial_await_free(&claimer, "nothing is leased here");
+    trial_claim(&trial);
+    CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
     stop_both(&trial);
 }
 
@@ -383,80 +243,49 @@ static void start_armed(const struct row *row, int signal)
     snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
     harness_start(&claimer, (const char *const[]){"--peer", peer, NULL});
     unsetenv("ATTND_CRASH");
-    harness_eventually(is_linked, &claimer, LONG_MS, "the claimer is linked");
+    trial_await_linked(&claimer);
 }
 
 /* Of the giver, or of the claimer: a claim that has not succeeded has left the ticket, or it is
  * spent and the giver's pages are free; never both. */
-static void after_giver(const struct trial_of *trial, int signal)
+static void after_giver(const struct claim_trial *trial, int signal)
 {
-    const enum outcome outcome = answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
+    const enum trial_outcome outcome =
+        trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
 
-    CHECK(outcome != DISCONNECTED);
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
+    CHECK(outcome != TRIAL_DISCONNECTED);
+    trial_await_free(&claimer, "nothing is leased here");
     if (signal == SIGKILL) {
         harness_kill_daemon(&giver); /* it is dead: reaped */
         harness_restart(&giver, NULL);
         return;
     }
     CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
-    CHECK(!claim_there(trial, LONG_MS) || outcome == FAILED);
+    CHECK(!trial_claim_there(trial, LONG_MS) || outcome == TRIAL_FAILED);
 }
 
-static void after_claimer(const struct trial_of *trial, int signal)
+static void after_claimer(const struct claim_trial *trial, int signal)
 {
-    const int there = claim_there(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
+    const int there = trial_claim_there(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
     char peer[160];
 
     if (signal == SIGKILL) {
-        CHECK_EQUAL(answer(trial, KILLED_MS), DISCONNECTED);
+        CHECK_EQUAL(trial_answer(trial, KILLED_MS), TRIAL_DISCONNECTED);
         harness_kill_daemon(&claimer);
         snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
         harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
         return;
     }
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    const enum outcome outcome = answer(trial, STOPPED_MS);
-    CHECK(outcome == FAILED || (outcome == SUCCEEDED && !there));
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
-}
-
-/* Bytes that are there before their layers are said to be whole; the ticket alone has the pages. */
-static void begin_early(struct trial_of *trial, uint64_t seed)
-{
-    int32_t pages[PAGES];
-
-    *trial = (struct trial_of){.seed = seed, .early = 1};
-    side_open(&trial->giver, &giver, &shape, SIDE_OF_SERVICE);
-    side_open(&trial->claimer, &claimer, &shape, SIDE_BY_HEAD);
-    CHECK_OK(attnd_pages_alloc(trial->giver.session, trial->giver.pool, PAGES, pages));
-    side_fill(&trial->giver, pages, PAGES, seed);
-    CHECK_OK(attnd_pages_offer_layers(trial->giver.session, trial->giver.pool, PAGES, pages, 600000,
-                                      &trial->ticket));
-    CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
-}
-
-static void claim_early(const struct trial_of *trial)
-{
-    const struct attnd_claim_args args = {.size = sizeof(args),
-                                          .pool = trial->claimer.pool,
-                                          .pages_max = PAGES,
-                                          .flags = ATTND_CLAIM_EARLY,
-                                          .ticket = &trial->ticket};
-    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
-
-    CHECK_OK(attnd_pages_claim_async(trial->claimer.session, &args, NULL));
-    for (uint32_t layers = 1; layers <= shape.layers; layers++) {
-        const int rc = attnd_pages_ready(trial->giver.session, trial->giver.pool, &trial->ticket,
-                                         layers, &quiet);
-        CHECK(rc == 0 || rc == -ATTND_E_DISCONNECTED); /* it may be dead already */
-    }
+    const enum trial_outcome outcome = trial_answer(trial, STOPPED_MS);
+    CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
+    trial_await_free(&claimer, "nothing is leased here");
 }
 
 static void run_row(const struct row *row, int signal, int early)
 {
     const uint64_t seed = (uint64_t)row->point * 64 + (uint64_t)signal;
-    struct trial_of trial;
+    struct claim_trial trial;
 
     fprintf(stderr, "%s, signal %d, of the %s%s\n", attnd_crash_name(row->point), signal,
             row->victim == OF_GIVER     ? "giver"
@@ -465,24 +294,20 @@ static void run_row(const struct row *row, int signal, int early)
             early ? ", layer by layer" : "");
     start_armed(row, signal);
     if (early)
-        begin_early(&trial, seed);
+        trial_begin_early(&trial, &giver, &claimer, seed);
     else
-        begin(&trial, seed);
+        trial_begin(&trial, &giver, &claimer, seed);
     arm();
-    if (early)
-        claim_early(&trial);
-    else
-        side_claim(&trial.claimer, &trial.ticket, PAGES, NULL);
+    trial_claim(&trial);
     harness_eventually(has_fired, NULL, LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
     else if (row->victim == OF_CLAIMER)
         after_claimer(&trial, signal);
     else
-        CHECK_EQUAL(answer(&trial, LONG_MS), SUCCEEDED);
-    side_close(&trial.giver);
-    side_close(&trial.claimer);
-    claim_once_more();
+        CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
+    trial_close(&trial);
+    trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -535,12 +360,12 @@ static void nothing_is_lost_at_any_step_between_layers(void **state)
 static void pages_that_may_still_be_written_are_not_free(void **state)
 {
     const struct row row = {ATTND_CRASH_CPU_BRING_BEGUN, WORKER_OF_CLAIMER};
-    struct trial_of trial;
+    struct claim_trial trial;
     int32_t pages[40];
     (void)state;
 
     start_armed(&row, SIGSTOP);
-    begin(&trial, 9);
+    trial_begin(&trial, &giver, &claimer, 9);
     arm();
     side_claim(&trial.claimer, &trial.ticket, PAGES, &(struct attnd_op){.user_data = 1});
     harness_eventually(has_fired, NULL, LONG_MS, "the piece is begun");
@@ -549,7 +374,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     CHECK_EQUAL(side_leased(&claimer), PAGES);
     CHECK_ERROR(attnd_pages_alloc(trial.claimer.session, trial.claimer.pool, 40, pages),
                 ATTND_E_NO_SPACE);
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "its worker is gone: they are free");
+    trial_await_free(&claimer, "its worker is gone: they are free");
     stop_both(&trial);
 }
 

@@ -8,7 +8,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
         echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
             "--device-memory-max= --execute= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
             "--log-level= --loop=" \
-            "--memory-max= --metrics= --modules= --peer= --prefix-blocks= --quiet --rates= --reserve= --residency= --scratch= --sms=" \
+            "--memory-max= --metrics= --modules= --peer= --peer-interface= --peer-key= --peer-listen= --prefix-blocks= --quiet --rates= --reserve= --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
         ;;
     attnd-replay)

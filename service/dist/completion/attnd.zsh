@@ -35,7 +35,10 @@ _attnd_daemon() {
         '--log-level=[what is logged]:level:(error warning info debug)' \
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
-        '*--peer=[bring pages from this service]:name=path: ' \
+        '*--peer=[bring pages from this service]:name=path or name=host\:port: ' \
+        '--peer-interface=[network interface of pages]:name:_net_interfaces' \
+        '--peer-key=[file of the key of all hosts]:file:_files' \
+        '--peer-listen=[services of other hosts may claim here]:host\:port: ' \
         '--metrics=[serve metrics there]:path or 127.0.0.1\:port:_files' \
         '--modules=[kernels that the CUDA worker was built without]:directory:_files -/' \
         '--prefix-blocks=[blocks of all prefix trees]:number' \

@@ -85,7 +85,7 @@ int harness_attnctl_as(const struct harness *harness, uid_t uid, const char *con
 int harness_program(const struct harness *harness, const char *const *argv, char *output,
                     size_t output_bytes);
 
-/** harness_program_path() - where a program of the build is. */
+/** harness_program_path() - of a program that was built beside the tests, or that ATTND_BIN has. */
 void harness_program_path(const char *name, char *path, size_t bytes);
 
 /* ---- client processes ---- */

@@ -1,0 +1,202 @@
+/*
+ * claim_trial.c - see claim_trial.h.
+ */
+#include "tests/support/harness/claim_trial.h"
+
+#include <string.h>
+
+#define PAGES TRIAL_PAGES
+
+static const struct side_shape shape = {
+    .layers = 2, .pages = 40, .page_size = 16, .heads_kv = 2, .dim = 64};
+
+static int nothing_is_leased(void *context)
+{
+    return side_leased(context) == 0;
+}
+
+static int is_linked(void *context)
+{
+    return side_linked(context);
+}
+
+static int is_lent(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int lent = 0;
+
+    for (size_t i = 0; i < status->n_peers; i++)
+        lent |= status->peers[i]->claims && status->peers[i]->under_way > 0;
+    attnd__status__free_unpacked(status, NULL);
+    return lent;
+}
+
+static int is_lent_no_more(void *context)
+{
+    return !is_lent(context);
+}
+
+void trial_await_lent(struct harness *giver)
+{
+    harness_eventually(is_lent, giver, TRIAL_LONG_MS, "the ticket is lent");
+}
+
+void trial_await_returned(struct harness *giver, uint32_t limit_ms)
+{
+    harness_eventually(is_lent_no_more, giver, limit_ms, "the ticket is lent no more");
+}
+
+void trial_await_free(struct harness *service, const char *what)
+{
+    harness_eventually(nothing_is_leased, service, TRIAL_LONG_MS, what);
+}
+
+void trial_await_linked(struct harness *claimer)
+{
+    harness_eventually(is_linked, claimer, TRIAL_LONG_MS, "the claimer is linked");
+}
+
+/* ---- a trial ---- */
+
+static void open_sides(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                       uint64_t seed)
+{
+    *trial = (struct claim_trial){.giver_service = giver, .claimer_service = claimer, .seed = seed};
+    side_open(&trial->giver, giver, &shape, SIDE_OF_SERVICE);
+    side_open(&trial->claimer, claimer, &shape, SIDE_BY_HEAD);
+}
+
+void trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                 uint64_t seed)
+{
+    open_sides(trial, giver, claimer, seed);
+    side_offer(&trial->giver, PAGES, seed, 600000, &trial->ticket);
+}
+
+/* Bytes that are there before their layers are said to be whole; the ticket alone has the pages. */
+void trial_begin_early(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                       uint64_t seed)
+{
+    int32_t pages[PAGES];
+
+    open_sides(trial, giver, claimer, seed);
+    trial->early = 1;
+    CHECK_OK(attnd_pages_alloc(trial->giver.session, trial->giver.pool, PAGES, pages));
+    side_fill(&trial->giver, pages, PAGES, seed);
+    CHECK_OK(attnd_pages_offer_layers(trial->giver.session, trial->giver.pool, PAGES, pages, 600000,
+                                      &trial->ticket));
+    CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
+}
+
+void trial_claim(const struct claim_trial *trial)
+{
+    const struct attnd_claim_args args = {.size = sizeof(args),
+                                          .pool = trial->claimer.pool,
+                                          .pages_max = PAGES,
+                                          .flags = trial->early ? ATTND_CLAIM_EARLY : 0,
+                                          .ticket = &trial->ticket};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
+
+    CHECK_OK(attnd_pages_claim_async(trial->claimer.session, &args, NULL));
+    for (uint32_t layers = 1; trial->early && layers <= shape.layers; layers++) {
+        const int rc = attnd_pages_ready(trial->giver.session, trial->giver.pool, &trial->ticket,
+                                         layers, &quiet);
+        CHECK(rc == 0 || rc == -ATTND_E_DISCONNECTED); /* it may be dead already */
+    }
+}
+
+void trial_close(struct claim_trial *trial)
+{
+    side_close(&trial->giver);
+    side_close(&trial->claimer);
+}
+
+/* The pages are the claimer's already: until all of them are here, or it is told that they will not
+ * be. */
+static enum trial_outcome arrive(const struct claim_trial *trial, const int32_t *pages,
+                                 uint32_t limit_ms)
+{
+    const uint64_t end_ns = harness_now_ns() + limit_ms * UINT64_C(1000000);
+    const struct side *side = &trial->claimer;
+    struct attnd_token token;
+    int32_t same[PAGES];
+    uint32_t pool;
+    int rc;
+
+    do {
+        rc = attnd_pages_offer(side->session, side->pool, PAGES, pages, 60000, &token);
+        CHECK(rc != -ATTND_E_BUSY || harness_now_ns() < end_ns);
+        harness_sleep_ms(1);
+    } while (rc == -ATTND_E_BUSY);
+    if (rc == -ATTND_E_DISCONNECTED)
+        return TRIAL_DISCONNECTED;
+    if (rc == -ATTND_E_PEER_LOST)
+        return TRIAL_FAILED;
+    CHECK_OK(rc);
+    CHECK_EQUAL(attnd_pages_claim(side->session, &token, &pool, same, PAGES), PAGES);
+    return TRIAL_SUCCEEDED;
+}
+
+/* The answer of the claim, at most @limit_ms after now. Pages of one that succeeded are right. */
+enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_ms)
+{
+    struct attnd_completion completion = {0};
+    int32_t pages[PAGES];
+    const int got = attnd_wait(trial->claimer.session, &completion, 1,
+                               (limit_ms + 500) * UINT64_C(1000000)); /* our own share of it */
+
+    if (got == -ATTND_E_DISCONNECTED)
+        return TRIAL_DISCONNECTED;
+    CHECK_EQUAL(got, 1);
+    if (completion.fault.code != 0) {
+        CHECK_EQUAL(completion.fault.code, -ATTND_E_PEER_LOST);
+        return TRIAL_FAILED;
+    }
+    side_take(&trial->claimer, &completion, PAGES, pages);
+    const enum trial_outcome outcome =
+        trial->early ? arrive(trial, pages, limit_ms) : TRIAL_SUCCEEDED;
+    if (outcome == TRIAL_DISCONNECTED)
+        return TRIAL_DISCONNECTED;
+    if (outcome == TRIAL_SUCCEEDED)
+        CHECK_EQUAL(side_wrong(&trial->claimer, pages, PAGES, trial->seed), 0);
+    CHECK_OK(attnd_pages_free(trial->claimer.session, trial->claimer.pool, PAGES, pages));
+    return outcome;
+}
+
+/* The ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that it is lent no more, and
+ * that its layers are whole. */
+int trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
+{
+    const uint64_t end_ns = harness_now_ns() + TRIAL_LONG_MS * UINT64_C(1000000);
+    int32_t pages[PAGES];
+    uint32_t pool;
+    int rc;
+
+    trial_await_returned(trial->giver_service, limit_ms);
+    do
+        rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
+    while (rc == -ATTND_E_BUSY && trial->early && harness_now_ns() < end_ns);
+    if (rc == -ATTND_E_EXPIRED) {
+        trial_await_free(trial->giver_service, "the giver has its pages back");
+        return 0;
+    }
+    CHECK_EQUAL(rc, PAGES);
+    CHECK_EQUAL(side_wrong(&trial->giver, pages, PAGES, trial->seed), 0);
+    CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
+    CHECK_EQUAL(side_leased(trial->giver_service), 0);
+    return 1;
+}
+
+/* All over again, to see that it works. */
+void trial_once_more(struct harness *giver, struct harness *claimer)
+{
+    struct claim_trial trial;
+
+    trial_await_linked(claimer);
+    trial_begin(&trial, giver, claimer, 77);
+    trial_claim(&trial);
+    CHECK_EQUAL(trial_answer(&trial, TRIAL_LONG_MS), TRIAL_SUCCEEDED);
+    trial_await_free(giver, "the giver has its pages back");
+    trial_await_free(claimer, "nothing is leased here");
+    trial_close(&trial);
+}

@@ -1,0 +1,55 @@
+/*
+ * claim_trial.h - one claim of another service's ticket, and what becomes of it when somebody dies.
+ *
+ * Whatever happens, and to whom: whoever waits is answered in time; the ticket is either spent or
+ * as it was, and never both; no page stays leased that nobody has; and what a claim that succeeded
+ * brought is right, element by element. Each function fails the test otherwise.
+ */
+#ifndef ATTND_TESTS_SUPPORT_HARNESS_CLAIM_TRIAL_H
+#define ATTND_TESTS_SUPPORT_HARNESS_CLAIM_TRIAL_H
+
+#include "tests/support/harness/hand_over.h"
+
+#define TRIAL_PAGES 16
+#define TRIAL_LONG_MS 20000u
+#define TRIAL_KILLED_MS 1000u
+#define TRIAL_STOPPED_MS 5000u
+
+enum trial_outcome { TRIAL_SUCCEEDED, TRIAL_FAILED, TRIAL_DISCONNECTED };
+
+struct claim_trial {
+    struct harness *giver_service, *claimer_service;
+    struct side giver, claimer;
+    struct attnd_token ticket;
+    uint64_t seed;
+    int early; /* layers are offered one after the other, and the claim does not wait for them */
+};
+
+/** trial_begin() - engines of both, and a ticket of TRIAL_PAGES pages. */
+void trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                 uint64_t seed);
+/** trial_begin_early() - the same, of layers that are not whole yet. */
+void trial_begin_early(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                       uint64_t seed);
+/** trial_claim() - submit the claim; of an early one the layers become whole behind it. */
+void trial_claim(const struct claim_trial *trial);
+/** trial_answer() - of the claim, at most @limit_ms after now. Pages of one that succeeded are
+ * right, and given back. */
+enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_ms);
+/** trial_claim_there() - the ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that
+ * it is lent no more, and that its layers are whole. */
+int trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms);
+/** trial_once_more() - all over again, to see that it works. */
+void trial_once_more(struct harness *giver, struct harness *claimer);
+/** trial_close() - its engines leave. */
+void trial_close(struct claim_trial *trial);
+
+/** trial_await_lent(), trial_await_returned() - a ticket of the giver is under way, or none is. */
+void trial_await_lent(struct harness *giver);
+void trial_await_returned(struct harness *giver, uint32_t limit_ms);
+/** trial_await_free() - nothing is leased in @service. */
+void trial_await_free(struct harness *service, const char *what);
+/** trial_await_linked() - @claimer is linked to the giver. */
+void trial_await_linked(struct harness *claimer);
+
+#endif
