@@ -50,6 +50,7 @@ struct attnd_client {
     struct attnd_work end;      /* what is left of it is given back */
     uint32_t end_stage, end_at; /* session.c: how far that is */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
+    struct attnd_watch *end_watch;    /* of the pidfd, once nothing is left but to give back */
     uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;        /* among visitors, or among the drained */
     uint64_t used[ATTND_QUOTA_KINDS]; /* quota.h */

@@ -3,7 +3,9 @@
  * stream, or the worker.
  *
  * The engine needs a GPU and the kernels of the service's build. Where both are there it is the
- * faster way for one session alone, so it is what `auto` means there.
+ * faster way, for one session alone and for several (persistent/cuda/journal/engine-launch.md), so
+ * it is what `auto` means there. It is decided once a session: a graph that could change its mind
+ * would pay for that in each layer.
  */
 #include "schemas/executor.h"
 #include "service/prepared/internal.h"

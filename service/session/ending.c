@@ -78,6 +78,12 @@ static enum life look(int pidfd, pid_t pid, int *wait_status)
     return dead ? ENDED : EXITING;
 }
 
+int attnd_ending_goes_on(int pidfd, pid_t pid)
+{
+    int wait_status;
+    return look(pidfd, pid, &wait_status) == EXITING;
+}
+
 const char *attnd_ending_text(int pidfd, pid_t pid, char *text, size_t text_bytes)
 {
     int wait_status = -1;

@@ -1,5 +1,5 @@
 /*
- * ending.h - how a client's process and its connection ended, for the log.
+ * ending.h - how a client's process and its connection ended.
  */
 #ifndef ATTND_SERVICE_SESSION_ENDING_H
 #define ATTND_SERVICE_SESSION_ENDING_H
@@ -13,5 +13,9 @@
  * Asks the kernel once. Return: @text.
  */
 const char *attnd_ending_text(int pidfd, pid_t pid, char *text, size_t text_bytes);
+
+/** attnd_ending_goes_on() - Return: 1: the process has begun to end, and may still have contexts on
+ * the GPU, because @pidfd does not tell of its end yet. */
+int attnd_ending_goes_on(int pidfd, pid_t pid);
 
 #endif

@@ -174,12 +174,17 @@ void attnd_client_opened(struct attnd_client *client)
     attnd_client_unwatch(client, &client->hello_timer);
 }
 
+static void process_ended(void *context, uint32_t poll_events);
+
 void attnd_client_end(struct attnd_client *client)
 {
     enum attnd_client_state was = client->state;
 
-    if (was == ATTND_CLIENT_DYING)
+    if (was == ATTND_CLIENT_DYING) {
+        if (client->end_watch && client->service->stopping)
+            process_ended(client, 0);
         return;
+    }
     client->state = ATTND_CLIENT_DYING;
     attnd_work_stop(&client->call);
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
@@ -290,13 +295,34 @@ static void tell_end(const struct attnd_client *client)
                       client->pid, how);
 }
 
-void attnd_client_drained(struct attnd_client *client)
+static void give_all_back(struct attnd_client *client)
 {
-    assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
     if (client->id)
         attnd_ticket_orphan(client->service, client->id);
     client->end.go = end_go;
     attnd_work_start(&client->service->works, &client->account, &client->end);
+}
+
+static void process_ended(void *context, uint32_t poll_events)
+{
+    struct attnd_client *client = context;
+    (void)poll_events;
+    attnd_client_unwatch(client, &client->end_watch);
+    give_all_back(client);
+}
+
+/* A process that exits may close the connection before its contexts on the GPU: what its own
+ * kernels still write would come into pages that somebody else has by then. */
+void attnd_client_drained(struct attnd_client *client)
+{
+    struct attnd_service *service = client->service;
+
+    assert(client->state == ATTND_CLIENT_DYING && client->in_flight == 0);
+    if (client->id && !service->stopping && attnd_ending_goes_on(client->pidfd, client->pid))
+        client->end_watch =
+            attnd_loop_watch_fd(service->loop, client->pidfd, POLLIN, process_ended, client);
+    if (!client->end_watch)
+        give_all_back(client);
 }
 
 /* Nothing of it is left but its place. */

@@ -28,7 +28,8 @@ int attnd_client_watch_doorbell(struct attnd_client *client);
  * not freed before the kernel has let go of what it watched. */
 void attnd_client_unwatch(struct attnd_client *client, struct attnd_watch **watch);
 
-/** attnd_client_end() - the peer is gone: drain, then free. Harmless on a dying one. */
+/** attnd_client_end() - the peer is gone: drain, then free. Harmless on a dying one, which it no
+ * longer lets wait for its process where the service stops. */
 void attnd_client_end(struct attnd_client *client);
 
 /** attnd_client_kill() - end a session that broke the protocol (logged with @why). Calls
@@ -36,8 +37,8 @@ void attnd_client_end(struct attnd_client *client);
 void attnd_client_kill(struct attnd_client *client, const char *why);
 
 /** attnd_client_drained() - the scheduler's event: nothing of a dying session is in flight. Its
- * plans, pools and memory go now; @client itself stays valid until the sweep or loop callback that
- * this happens in has returned. */
+ * plans, pools and memory go now, or when its process has ended, if that has begun; @client itself
+ * stays valid until the sweep or loop callback that this happens in has returned. */
 void attnd_client_drained(struct attnd_client *client);
 
 /** attnd_client_reap() - free the drained ones that the kernel has let go of; after a sweep.

@@ -6,9 +6,12 @@
 
 #include "schemas/abi.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -26,8 +29,8 @@ static void session_open(struct lessee *lessee, const struct harness *harness)
     CHECK_OK(attnd_open(&args, &lessee->session));
 }
 
-/* One creates the pool, the other attaches it. */
-static void two_lessees(struct lessee *a, struct lessee *b, const struct harness *harness)
+/* One creates the pool, which another may attach. */
+static void first_lessee(struct lessee *a, struct attnd_token *token, const struct harness *harness)
 {
     const struct attnd_pool_desc desc = {.size = sizeof(desc),
                                          .layers = 1,
@@ -38,12 +41,18 @@ static void two_lessees(struct lessee *a, struct lessee *b, const struct harness
                                          .dim_vo = 64,
                                          .dtype = ATTND_FP16,
                                          .page_owner = ATTND_PAGES_OF_SERVICE};
-    struct attnd_token token;
 
     session_open(a, harness);
-    session_open(b, harness);
     CHECK_OK(attnd_pool_create(a->session, &desc, &a->pool));
-    CHECK_OK(attnd_pool_share(a->session, a->pool, 1, &token));
+    CHECK_OK(attnd_pool_share(a->session, a->pool, 1, token));
+}
+
+static void two_lessees(struct lessee *a, struct lessee *b, const struct harness *harness)
+{
+    struct attnd_token token;
+
+    first_lessee(a, &token, harness);
+    session_open(b, harness);
     CHECK_OK(attnd_pool_attach(b->session, &token, &b->pool));
 }
 
@@ -263,6 +272,73 @@ static void a_lease_must_last_until_the_turn_of_the_set(void **state)
     engine_close(&engine);
 }
 
+/* ---- a process that is about to end ---- */
+
+struct exiting {
+    const struct harness *harness;
+    struct attnd_token token;
+    uint32_t closed; /* its connection; the process is still there */
+    uint32_t over;
+};
+
+/* What is left of the process, while its first thread has exited. */
+static void *closes_before_it_ends(void *context)
+{
+    struct exiting *exiting = context;
+    struct lessee lessee;
+    int32_t pages[PAGES];
+    char path[40], state = 0;
+
+    session_open(&lessee, exiting->harness);
+    CHECK_OK(attnd_pool_attach(lessee.session, &exiting->token, &lessee.pool));
+    CHECK_OK(attnd_pages_alloc(lessee.session, lessee.pool, 30, pages));
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)getpid());
+    while (state != 'Z') {
+        FILE *file = fopen(path, "re");
+        CHECK(file != NULL);
+        CHECK_EQUAL(fscanf(file, "%*d %*s %c", &state), 1);
+        (void)fclose(file);
+    }
+    attnd_close(lessee.session);
+    harness_say(&exiting->closed, 1);
+    harness_await(&exiting->over, 1);
+    _exit(0);
+}
+
+static int exits(void *context)
+{
+    pthread_t thread;
+
+    CHECK_EQUAL(pthread_create(&thread, NULL, closes_before_it_ends, context), 0);
+    pthread_exit(NULL);
+}
+
+static int all_are_back(void *context)
+{
+    return leased(context) == 0;
+}
+
+/* As one whose contexts on the GPU are still there. */
+static void pages_of_a_process_that_exits_come_back_when_it_has_ended(void **state)
+{
+    struct exiting *exiting = harness_shared(sizeof(*exiting));
+    struct lessee a;
+    int32_t pages[PAGES];
+
+    exiting->harness = *state;
+    first_lessee(&a, &exiting->token, *state);
+    const pid_t pid = harness_fork(exits, exiting);
+    harness_await(&exiting->closed, 1);
+    for (int i = 0; i < 10; i++) /* the daemon has looked at what came before each of them */
+        CHECK_EQUAL(leased(*state), 30);
+    CHECK_ERROR(attnd_pages_alloc(a.session, a.pool, PAGES, pages), ATTND_E_NO_SPACE);
+    harness_say(&exiting->over, 1);
+    CHECK_EQUAL(harness_join(pid, 20000), 0);
+    harness_eventually(all_are_back, *state, 20000, "the pages come back");
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, PAGES, pages));
+    attnd_close(a.session);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +349,7 @@ int main(void)
         E2E_TEST(a_claim_brings_the_pages_in_their_order),
         E2E_TEST(appending_to_a_shared_page_is_refused),
         E2E_TEST(a_lease_must_last_until_the_turn_of_the_set),
+        E2E_TEST(pages_of_a_process_that_exits_come_back_when_it_has_ended),
     };
 
     harness_init();

@@ -30,6 +30,7 @@ int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared)
 
 void long_open(struct long_run *run, struct attnd_session *session, uint32_t lane)
 {
+    struct attnd_info info = {.size = sizeof(info)};
     uint32_t mailbox;
 
     *run = (struct long_run){.session = session, .lane = lane};
@@ -42,6 +43,9 @@ void long_open(struct long_run *run, struct attnd_session *session, uint32_t lan
     CHECK_OK(long_prepare(run, lane, &run->prepared));
     CHECK_CUDA(cuStreamCreate(&run->stream, CU_STREAM_NON_BLOCKING));
     CHECK_OK(attnd_cuda_stream_open(session));
+    CHECK_OK(attnd_info(session, &info));
+    if (info.executor == ATTND_EXECUTE_ENGINE)
+        return;
     CHECK_OK(attnd_mailbox(session, &mailbox));
     CHECK_OK(attnd_cuda_map(session, mailbox, &run->mailbox));
 }
@@ -51,7 +55,8 @@ void long_close(struct long_run *run)
     CHECK_OK(attnd_unprepare(run->session, run->prepared));
     CHECK_OK(attnd_plan_destroy(run->session, run->plan));
     CHECK_OK(attnd_pool_release(run->session, run->pool));
-    CHECK_OK(attnd_cuda_unmap(run->mailbox));
+    if (run->mailbox)
+        CHECK_OK(attnd_cuda_unmap(run->mailbox));
     CHECK_OK(attnd_cuda_unmap(run->address));
     CHECK_OK(attnd_memory_release(run->session, run->memory));
 }

@@ -10,7 +10,7 @@
 struct long_run {
     struct attnd_session *session; /* the caller's */
     uint32_t memory, pool, plan;
-    CUdeviceptr address, mailbox;
+    CUdeviceptr address, mailbox; /* mailbox 0: the session executes its launched runs itself */
     CUstream stream;
     uint32_t lane, prepared;
 };
