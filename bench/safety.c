@@ -178,15 +178,22 @@ static double ratio_beside(struct bench_suite *suite, struct small *small, enum 
 }
 
 static const char *const names[BENCH_ATTACKS_END] = {
-    [BENCH_ATTACK_FLOOD] = "flood",       [BENCH_ATTACK_ENDLESS] = "endless",
-    [BENCH_ATTACK_PLANNER] = "planner",   [BENCH_ATTACK_CLAIMS] = "claims",
-    [BENCH_ATTACK_TIMEOUTS] = "timeouts", [BENCH_ATTACK_PLANES] = "planes",
-    [BENCH_ATTACK_DEATHS] = "deaths",     [BENCH_ATTACK_BATCHES] = "batches",
-    [BENCH_ATTACK_PARKED] = "parked",     [BENCH_ATTACK_EVICTIONS] = "evictions",
-    [BENCH_ATTACK_READERS] = "readers",   [BENCH_ATTACK_TICKETS] = "tickets",
-    [BENCH_ATTACK_FUTEXES] = "futexes",   [BENCH_ATTACK_WAITERS] = "waiters",
-    [BENCH_ATTACK_MEMORIES] = "memories", [BENCH_ATTACK_ASKERS] = "askers",
-    [BENCH_ATTACK_VISITS] = "visits"};
+    [BENCH_ATTACK_FLOOD] = "flood",         [BENCH_ATTACK_ENDLESS] = "endless",
+    [BENCH_ATTACK_PLANNER] = "planner",     [BENCH_ATTACK_CLAIMS] = "claims",
+    [BENCH_ATTACK_TIMEOUTS] = "timeouts",   [BENCH_ATTACK_PLANES] = "planes",
+    [BENCH_ATTACK_POOLS] = "pools",         [BENCH_ATTACK_DEATHS] = "deaths",
+    [BENCH_ATTACK_BATCHES] = "batches",     [BENCH_ATTACK_PARKED] = "parked",
+    [BENCH_ATTACK_EVICTIONS] = "evictions", [BENCH_ATTACK_READERS] = "readers",
+    [BENCH_ATTACK_TICKETS] = "tickets",     [BENCH_ATTACK_FUTEXES] = "futexes",
+    [BENCH_ATTACK_WAITERS] = "waiters",     [BENCH_ATTACK_MEMORIES] = "memories",
+    [BENCH_ATTACK_ASKERS] = "askers",       [BENCH_ATTACK_VISITS] = "visits"};
+
+static uint32_t attacks; /* bit a: of enum bench_attack; 0: all of those with a name */
+
+static bool is_wanted(int attack)
+{
+    return names[attack] && (!attacks || attacks >> attack & 1);
+}
 
 static void measure_attackers(struct bench_suite *suite, struct small *small)
 {
@@ -194,7 +201,7 @@ static void measure_attackers(struct bench_suite *suite, struct small *small)
     char notes[500] = "p99 us, beside/alone: ";
 
     for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
-        if (a == BENCH_ATTACK_OUTSIDE)
+        if (!is_wanted(a))
             continue;
         const double ratio =
             ratio_beside(suite, small, (enum bench_attack)a, 1, names[a], notes, sizeof(notes));
@@ -240,7 +247,7 @@ static void measure_stalls(struct bench_suite *suite)
         return;
     snprintf(notes, sizeof(notes), "ms, share: alone %.1f", probe(suite, session).longest_ms);
     for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
-        if (a == BENCH_ATTACK_OUTSIDE)
+        if (!is_wanted(a))
             continue;
         const pid_t pid = bench_attack_start(suite, (enum bench_attack)a);
         const struct stall stall = probe(suite, session);
@@ -421,24 +428,51 @@ struct options {
 
 enum { KEY_DEATHS = 600 };
 
+static int part_named(const char *text)
+{
+    static const char *const parts[] = {"cancel", "honest", "stalls", "left"};
+
+    for (int i = 0; i < (int)(sizeof(parts) / sizeof(parts[0])); i++)
+        if (strcmp(text, parts[i]) == 0)
+            return i;
+    return -1;
+}
+
+static int attack_named(const char *text)
+{
+    for (int a = 0; a < BENCH_ATTACKS_END; a++)
+        if (names[a] && strcmp(text, names[a]) == 0)
+            return a;
+    return -1;
+}
+
 static const struct argp_option option_list[] = {
     {"only", 'o', "PART", 0, "cancel, honest, stalls or left; repeat for more (default: all)", 0},
+    {"beside", 'b', "NAME", 0,
+     "An attacker, by its name in the notes of honest_p99_ratio; repeat for more (default: all)",
+     0},
     {"deaths", KEY_DEATHS, "N", 0, "Processes that are killed (10000)", 0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
-    static const char *const parts[] = {"cancel", "honest", "stalls", "left"};
     struct options *options = state->input;
+    int which;
 
     switch (key) {
     case 'o':
-        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-            if (strcmp(text, parts[i]) == 0) {
-                options->parts |= 1u << i;
-                return 0;
-            }
-        argp_error(state, "--only %s: it is cancel, honest, stalls or left", text);
+        which = part_named(text);
+        if (which < 0)
+            argp_error(state, "--only %s: it is cancel, honest, stalls or left", text);
+        else
+            options->parts |= 1u << which;
+        return 0;
+    case 'b':
+        which = attack_named(text);
+        if (which < 0)
+            argp_error(state, "--beside %s: there is no such attacker", text);
+        else
+            attacks |= 1u << which;
         return 0;
     case KEY_DEATHS:
         options->deaths = attnd_args_number(state, "deaths", text, 1, 100000000);

@@ -202,6 +202,7 @@ pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)
         [BENCH_ATTACK_CLAIMS] = bench_attack_claims,
         [BENCH_ATTACK_TIMEOUTS] = bench_attack_timeouts,
         [BENCH_ATTACK_PLANES] = bench_attack_planes,
+        [BENCH_ATTACK_POOLS] = bench_attack_pools,
         [BENCH_ATTACK_DEATHS] = bench_attack_deaths,
         [BENCH_ATTACK_BATCHES] = bench_attack_batches,
         [BENCH_ATTACK_EVICTIONS] = bench_attack_evictions,

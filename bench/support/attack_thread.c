@@ -10,6 +10,7 @@
 #define TIMERS 32u
 #define POOLS 100u
 #define LAYERS 1024u
+#define MEMORIES 1000u
 #define LEASES (1u << 22)
 #define CALL_PAGES 16384u
 #define REQUESTS (1u << 14)
@@ -72,6 +73,30 @@ void bench_attack_planes(struct bench_suite *suite, int fd)
         const struct attnd_op op = {.lane = lane};
         if (attnd_run(session, plan, &run, &op) < 0)
             (void)attnd_wait(session, done, ATTND_LANES_MAX, 0);
+        attack_begun(&fd);
+    }
+}
+
+void bench_attack_pools(struct bench_suite *suite, int fd)
+{
+    static struct attnd_plane planes[LAYERS];
+    struct attnd_pool_desc desc = attack_pool(16, ATTND_PAGES_OF_ENGINE);
+    struct attnd_session *session;
+    uint32_t pool;
+
+    (void)attack_raise_descriptors();
+    if (!attack_open(suite, 8, 65536, &session))
+        return;
+    const int memories = attack_memories(suite, session, MEMORIES, 65536);
+    if (memories <= 0)
+        return;
+    for (uint32_t i = 0; i < LAYERS; i++)
+        planes[i] = (struct attnd_plane){1 + i % (uint32_t)memories, 0, 16, 16, 16};
+    desc.layers = LAYERS;
+    desc.k = desc.v = planes;
+    while (!suite->failed) {
+        if (bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, &pool)))
+            bench_suite_call(suite, "attnd_pool_release", attnd_pool_release(session, pool));
         attack_begun(&fd);
     }
 }

@@ -9,34 +9,28 @@ static int no_memory(struct attnd_call *call)
     return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
 }
 
-static uint32_t handle_of(const struct attnd_client *client, uint32_t index)
+/* Of each memory, by its index, the lowest handle that the session has; 0: none. */
+static void list_handles(const struct attnd_client *client, uint32_t handles[ATTND_MEMORIES_MAX])
 {
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->memories[i] && client->memories[i]->index == index)
-            return i + 1;
-    return 0;
+    for (uint32_t i = ATTND_HANDLES_MAX; i > 0; i--)
+        if (client->memories[i - 1])
+            handles[client->memories[i - 1]->index] = i;
 }
 
 /* Planes as the session names their memories; 0 for those it has no handle of. */
 static int describe_planes(struct attnd_call *call, const struct attnd_pool *pool,
-                           Attnd__PoolCreate *desc)
+                           const uint32_t handles[ATTND_MEMORIES_MAX], Attnd__PoolCreate *desc)
 {
     const struct attnd_heap_plane *from = attnd_pool_planes(pool);
     uint32_t count = 2 * pool->shape.layers;
     Attnd__Plane *planes = attnd_call_alloc(call, count * sizeof(*planes));
     Attnd__Plane **list = attnd_call_alloc(call, count * sizeof(Attnd__Plane *));
-    uint32_t index = ATTND_NONE, handle = 0;
 
     if (!planes || !list)
         return no_memory(call);
     for (uint32_t i = 0; i < count; i++) {
-        /* Neighbours mostly lie in the same memory. */
-        if (from[i].memory != index) {
-            index = from[i].memory;
-            handle = handle_of(call->client, index);
-        }
         attnd__plane__init(&planes[i]);
-        planes[i].memory = handle;
+        planes[i].memory = handles[from[i].memory];
         planes[i].offset_bytes = from[i].offset_bytes;
         planes[i].stride_page = from[i].stride_page;
         planes[i].stride_token = from[i].stride_token;
@@ -56,9 +50,11 @@ int attnd_pool_describe(struct attnd_call *call, uint32_t handle)
     const struct attnd_memory *lone = attnd_pool_lone(pool);
     Attnd__PoolReply *reply = attnd_call_alloc(call, sizeof(*reply));
     Attnd__PoolCreate *desc = attnd_call_alloc(call, sizeof(*desc));
+    uint32_t handles[ATTND_MEMORIES_MAX] = {0};
 
     if (!reply || !desc)
         return no_memory(call);
+    list_handles(call->client, handles);
     attnd__pool_create__init(desc);
     desc->layers = pool->shape.layers;
     desc->pages = pool->shape.pages;
@@ -68,7 +64,7 @@ int attnd_pool_describe(struct attnd_call *call, uint32_t handle)
     desc->dim_vo = pool->shape.dim_vo;
     desc->dtype = pool->shape.dtype;
     desc->page_owner = (Attnd__PageOwner)pool->page_owner;
-    int rc = describe_planes(call, pool, desc);
+    int rc = describe_planes(call, pool, handles, desc);
     if (rc < 0)
         return rc;
 
@@ -77,7 +73,7 @@ int attnd_pool_describe(struct attnd_call *call, uint32_t handle)
     reply->desc = desc;
     reply->writable = attachment->writable;
     if (lone) {
-        reply->memory = handle_of(call->client, lone->index);
+        reply->memory = handles[lone->index];
         reply->memory_bytes = lone->size_bytes;
         desc->has_memory_kind = 1;
         desc->memory_kind = (Attnd__MemoryKind)lone->kind;
