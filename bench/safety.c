@@ -1,26 +1,32 @@
 /* safety.c - what others beside it cost a small client, and how soon what is cancelled ends.
  *
- * safety.honest_p99_ratio: attnd_plan_set() and attnd_run() of a small batch, beside one attacker
- * (bench/support/attack.h) at a time, over alone; the worst of them. safety.flood_p99_over_item:
- * the same beside three floods, over the time of the longest item that the worker has, which is one
- * of theirs. safety.control_p99_ratio: beside programs that burn all processors and never call the
- * service. That is what the operating system does to a neighbour: nothing of attnd is in it but
- * that the small client is one of attnd's. Blocks alone and blocks beside alternate, so that the
- * machine's moods meet both.
+ * safety.honest_p99_ratio: attnd_plan_set() and attnd_run() of a small batch, 500 times a second,
+ * beside one attacker (bench/support/attack.h) at a time, over alone; the worst of them.
+ * safety.flood_p99_over_item: the same beside three floods, over the time of the longest item that
+ * the worker has, which is one of theirs. safety.control_p99_ratio: beside programs that burn all
+ * processors and never call the service. That is what the operating system does to a neighbour:
+ * nothing of attnd is in it but that the small client is one of attnd's. Blocks alone and blocks
+ * beside alternate, so that the machine's moods meet both.
  *
  * safety.stall_longest_ms and safety.stall_share: how long the daemon's one thread is away for
  * others. A session asks a trivial call in a closed loop beside one attacker at a time: the longest
  * answer, and the part of the time that went into answers of more than 5 ms. Both are of the worst
  * attacker, and the operating system's share is in them (see control_p99_ratio).
  *
+ * safety.left_behind: what the service has more than before, in descriptors, bytes and objects
+ * together, after --deaths processes were killed with everything open.
+ *
  * safety.cancel_us: from attnd_cancel() to the completion, of runs of 16,384 and of 2^31 keys; the
  * median of each, and the worse of the two. */
 #include "bench/support/attack.h"
+#include "bench/support/deaths.h"
 #include "bench/support/private_service.h"
 #include "bench/support/suite.h"
 #include "bench/support/uniform.h"
 #include "ipc/wake.h"
+#include "service/args/args.h"
 
+#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +39,8 @@
 #define CANCELS 50u
 #define ITEM_RUNS 20u
 #define REST_NS 20000000
+#define SETTLE_NS 300000000 /* what the ended attackers had is given back */
+#define PACE_NS UINT64_C(2000000)
 #define PROBE_NS UINT64_C(4000000000) /* beside each attacker */
 #define PROBE_PAUSE_NS 300000
 #define OVER_NS 5000000u
@@ -120,12 +128,15 @@ static void measure_block(struct bench_suite *suite, const struct small *small, 
     const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS}, op = {0};
 
     for (size_t i = 0; i < count && !suite->failed; i++) {
-        const uint64_t begin_ns = attnd_clock_ns();
+        const uint64_t begin_ns = attnd_clock_ns(), next_ns = begin_ns + PACE_NS;
         if (bench_suite_call(suite, "attnd_plan_set",
                              attnd_plan_set(small->session, small->plan, &batch, &quiet)) &&
             bench_suite_call(suite, "attnd_run", attnd_run(small->session, small->plan, &run, &op)))
             bench_wait_all(suite, small->session, 1, NULL);
-        samples[i] = attnd_clock_ns() - begin_ns;
+        const uint64_t end_ns = attnd_clock_ns();
+        samples[i] = end_ns - begin_ns;
+        if (end_ns < next_ns)
+            nap((long)(next_ns - end_ns));
     }
 }
 
@@ -145,13 +156,13 @@ static void measure_beside(struct bench_suite *suite, struct small *small, enum 
         for (uint32_t i = 0; i < attackers; i++)
             bench_attack_stop(pids[i]);
         memset(pids, 0, sizeof(pids));
-        nap(REST_NS);
+        nap(SETTLE_NS);
     }
 }
 
 /* ---- figures ---- */
 
-/* Return: the p99 beside, over that alone; a sentence about it is added to @notes. */
+/* Return: the p99 beside, over that alone; both are added to @notes. */
 static double ratio_beside(struct bench_suite *suite, struct small *small, enum bench_attack attack,
                            uint32_t attackers, const char *name, char *notes, size_t notes_bytes)
 {
@@ -161,26 +172,36 @@ static double ratio_beside(struct bench_suite *suite, struct small *small, enum 
     const double alone_us = p99_us(small->alone_ns, samples);
     const double beside_us = p99_us(small->beside_ns, samples);
 
-    snprintf(notes + length, notes_bytes - length, "%s%s %.0f us (p50 %.0f), alone %.0f",
-             length ? "; " : "p99 beside ", name, beside_us, p50_us(small->beside_ns, samples),
-             alone_us);
+    snprintf(notes + length, notes_bytes - length, "%s%s %.0f/%.0f", length ? ", " : "", name,
+             beside_us, alone_us);
     return beside_us / alone_us;
 }
 
 static const char *const names[BENCH_ATTACKS_END] = {
-    [BENCH_ATTACK_FLOOD] = "a flood",       [BENCH_ATTACK_ENDLESS] = "endless runs",
-    [BENCH_ATTACK_PLANNER] = "large plans", [BENCH_ATTACK_CLAIMS] = "claims",
+    [BENCH_ATTACK_FLOOD] = "flood",         [BENCH_ATTACK_ENDLESS] = "endless",
+    [BENCH_ATTACK_PLANNER] = "planner",     [BENCH_ATTACK_CLAIMS] = "claims",
     [BENCH_ATTACK_TIMEOUTS] = "timeouts",   [BENCH_ATTACK_PLANES] = "planes",
-    [BENCH_ATTACK_DEATHS] = "deaths",       [BENCH_ATTACK_BATCHES] = "batches",
-    [BENCH_ATTACK_EVICTIONS] = "evictions"};
+    [BENCH_ATTACK_POOLS] = "pools",         [BENCH_ATTACK_DEATHS] = "deaths",
+    [BENCH_ATTACK_BATCHES] = "batches",     [BENCH_ATTACK_PARKED] = "parked",
+    [BENCH_ATTACK_EVICTIONS] = "evictions", [BENCH_ATTACK_READERS] = "readers",
+    [BENCH_ATTACK_TICKETS] = "tickets",     [BENCH_ATTACK_FUTEXES] = "futexes",
+    [BENCH_ATTACK_WAITERS] = "waiters",     [BENCH_ATTACK_MEMORIES] = "memories",
+    [BENCH_ATTACK_ASKERS] = "askers",       [BENCH_ATTACK_VISITS] = "visits"};
+
+static uint32_t attacks; /* bit a: of enum bench_attack; 0: all of those with a name */
+
+static bool is_wanted(int attack)
+{
+    return names[attack] && (!attacks || attacks >> attack & 1);
+}
 
 static void measure_attackers(struct bench_suite *suite, struct small *small)
 {
     double worst = 0;
-    char notes[1000] = "";
+    char notes[500] = "p99 us, beside/alone: ";
 
     for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
-        if (a == BENCH_ATTACK_OUTSIDE)
+        if (!is_wanted(a))
             continue;
         const double ratio =
             ratio_beside(suite, small, (enum bench_attack)a, 1, names[a], notes, sizeof(notes));
@@ -220,19 +241,19 @@ static void measure_stalls(struct bench_suite *suite)
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-probe"};
     struct attnd_session *session = NULL;
     struct stall worst = {0, 0};
-    char notes[600];
+    char notes[500];
 
     if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
         return;
-    snprintf(notes, sizeof(notes), "alone %.1f ms", probe(suite, session).longest_ms);
+    snprintf(notes, sizeof(notes), "ms, share: alone %.1f", probe(suite, session).longest_ms);
     for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
-        if (a == BENCH_ATTACK_OUTSIDE)
+        if (!is_wanted(a))
             continue;
         const pid_t pid = bench_attack_start(suite, (enum bench_attack)a);
         const struct stall stall = probe(suite, session);
         const size_t length = strlen(notes);
         bench_attack_stop(pid);
-        snprintf(notes + length, sizeof(notes) - length, "; %s %.1f ms, share %.4f", names[a],
+        snprintf(notes + length, sizeof(notes) - length, ", %s %.1f %.4f", names[a],
                  stall.longest_ms, stall.share);
         worst.longest_ms =
             stall.longest_ms > worst.longest_ms ? stall.longest_ms : worst.longest_ms;
@@ -368,29 +389,139 @@ static void measure_cancel(struct bench_suite *suite)
                        "lower", 1000, notes);
 }
 
-int main(int argc, char **argv)
-{
-    static struct bench_suite suite = {
-        .name = "safety",
-        .doc = "safety - a small client beside sessions that take what they can; cancelling",
-        .rounds = 4000};
-    struct small small = {0};
+/* ---- what is left of the dead ---- */
 
-    bench_suite_begin(&suite, argc, argv);
-    small.alone_ns = calloc(suite.rounds, sizeof(uint64_t));
-    small.beside_ns = calloc(suite.rounds, sizeof(uint64_t));
-    if (!small.alone_ns || !small.beside_ns)
-        bench_suite_fail(&suite, "out of memory");
-    measure_cancel(&suite);
-    if (!suite.failed &&
-        open_with(&suite, &small_batch, &small.session, &small.plan, &small.memory)) {
-        measure_flood(&suite, &small);
-        measure_attackers(&suite, &small);
-        measure_control(&suite, &small);
+static uint64_t more(uint64_t after, uint64_t before)
+{
+    return after > before ? after - before : 0;
+}
+
+static void measure_left(struct bench_suite *suite, uint64_t deaths)
+{
+    struct bench_estate before, after;
+    char notes[200];
+
+    /* What is made once is there after some. */
+    if (!bench_deaths(suite, deaths / 20 + 1) || !bench_estate(suite, &before) ||
+        !bench_deaths(suite, deaths) || !bench_estate(suite, &after))
+        return;
+    const uint64_t descriptors = more(after.descriptors, before.descriptors) +
+                                 more(after.worker_descriptors, before.worker_descriptors);
+    const uint64_t bytes = more(after.bytes, before.bytes);
+    const uint64_t objects = more(after.objects, before.objects);
+    snprintf(notes, sizeof(notes),
+             "%llu deaths with everything open: %llu descriptors, %llu bytes, %llu objects",
+             (unsigned long long)deaths, (unsigned long long)descriptors, (unsigned long long)bytes,
+             (unsigned long long)objects);
+    bench_suite_figure(suite, "left_behind", (double)(descriptors + bytes + objects), "things",
+                       "lower", 0, notes);
+}
+
+/* ---- options ---- */
+
+enum part { CANCEL = 1, HONEST = 2, STALLS = 4, LEFT = 8, ALL = 15 };
+
+struct options {
+    unsigned parts;
+    uint64_t deaths;
+};
+
+enum { KEY_DEATHS = 600 };
+
+static int part_named(const char *text)
+{
+    static const char *const parts[] = {"cancel", "honest", "stalls", "left"};
+
+    for (int i = 0; i < (int)(sizeof(parts) / sizeof(parts[0])); i++)
+        if (strcmp(text, parts[i]) == 0)
+            return i;
+    return -1;
+}
+
+static int attack_named(const char *text)
+{
+    for (int a = 0; a < BENCH_ATTACKS_END; a++)
+        if (names[a] && strcmp(text, names[a]) == 0)
+            return a;
+    return -1;
+}
+
+static const struct argp_option option_list[] = {
+    {"only", 'o', "PART", 0, "cancel, honest, stalls or left; repeat for more (default: all)", 0},
+    {"beside", 'b', "NAME", 0,
+     "An attacker, by its name in the notes of honest_p99_ratio; repeat for more (default: all)",
+     0},
+    {"deaths", KEY_DEATHS, "N", 0, "Processes that are killed (10000)", 0},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    int which;
+
+    switch (key) {
+    case 'o':
+        which = part_named(text);
+        if (which < 0)
+            argp_error(state, "--only %s: it is cancel, honest, stalls or left", text);
+        else
+            options->parts |= 1u << which;
+        return 0;
+    case 'b':
+        which = attack_named(text);
+        if (which < 0)
+            argp_error(state, "--beside %s: there is no such attacker", text);
+        else
+            attacks |= 1u << which;
+        return 0;
+    case KEY_DEATHS:
+        options->deaths = attnd_args_number(state, "deaths", text, 1, 100000000);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
-    measure_stalls(&suite);
+}
+
+/* ---- all of it ---- */
+
+static void measure_small(struct bench_suite *suite)
+{
+    struct small small = {.alone_ns = calloc(suite->rounds, sizeof(uint64_t)),
+                          .beside_ns = calloc(suite->rounds, sizeof(uint64_t))};
+
+    if (!small.alone_ns || !small.beside_ns)
+        bench_suite_fail(suite, "out of memory");
+    else if (open_with(suite, &small_batch, &small.session, &small.plan, &small.memory)) {
+        measure_flood(suite, &small);
+        measure_attackers(suite, &small);
+        measure_control(suite, &small);
+    }
     attnd_close(small.session);
     free(small.alone_ns);
     free(small.beside_ns);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp own = {option_list, parse_option, NULL, NULL, NULL, NULL, NULL};
+    static struct options options = {.deaths = 10000};
+    static struct bench_suite suite = {
+        .name = "safety",
+        .doc = "safety - a small client beside sessions that take what they can; cancelling; what "
+               "is left of the dead",
+        .rounds = 4000,
+        .own_options = &own,
+        .own_input = &options};
+
+    bench_suite_begin(&suite, argc, argv);
+    const unsigned parts = options.parts ? options.parts : ALL;
+    if (parts & CANCEL)
+        measure_cancel(&suite);
+    if (parts & HONEST && !suite.failed)
+        measure_small(&suite);
+    if (parts & STALLS)
+        measure_stalls(&suite);
+    if (parts & LEFT && !suite.failed)
+        measure_left(&suite, options.deaths);
     return bench_suite_end(&suite);
 }

@@ -1,10 +1,12 @@
 /* attack.c - what a tenant does that thinks of nobody else. */
 #include "bench/support/attack.h"
+#include "bench/support/attack_kernel.h"
+#include "bench/support/attack_parts.h"
+#include "bench/support/attack_prefix.h"
 #include "bench/support/attack_thread.h"
 #include "bench/support/private_service.h"
 #include "bench/support/uniform.h"
 #include "ipc/wake.h"
-#include "schemas/abi.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -20,22 +22,6 @@
 #define PAGE_TOKENS (1u << 20)
 #define PAGES_MAX 2048u
 
-static bool open_session(struct bench_suite *suite, const char *name,
-                         struct attnd_session **session)
-{
-    struct attnd_open_args args = {
-        .size = sizeof(args), .socket_path = suite->socket_path, .name = name};
-
-    return bench_suite_call(suite, "attnd_open", attnd_open(&args, session));
-}
-
-/* A byte says that it is under way. */
-static void begun(int fd)
-{
-    if (write(fd, "", 1) == 1)
-        close(fd);
-}
-
 /* Runs of a plan on all @lanes, each followed by the next; never returns but after a failure. */
 static void run_on(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
                    const struct attnd_run_args *run, uint32_t lanes, int fd)
@@ -45,14 +31,13 @@ static void run_on(struct bench_suite *suite, struct attnd_session *session, uin
 
     for (uint32_t i = 0; i < lanes; i++)
         done[i].lane = i;
-    for (bool first = true; !suite->failed; first = false) {
+    while (!suite->failed) {
         for (int i = 0; i < count; i++) {
             const struct attnd_op op = {.lane = (uint16_t)done[i].lane};
             if (!bench_suite_call(suite, "attnd_run", attnd_run(session, plan, run, &op)))
                 return;
         }
-        if (first)
-            begun(fd);
+        attack_begun(&fd);
         count = attnd_wait(session, done, ATTND_LANES_MAX, ATTND_FOREVER);
         bench_suite_call(suite, "attnd_wait", count);
     }
@@ -75,7 +60,7 @@ static void flood(struct bench_suite *suite, int fd)
     uint32_t pool, plan, memory;
     void *address;
 
-    if (!open_session(suite, "flood", &session) ||
+    if (!attack_open(suite, 0, 0, &session) ||
         !bench_suite_call(suite, "attnd_memory_create",
                           attnd_memory_create(session, 2 * q_bytes, &memory, &address)) ||
         !bench_uniform_pool(suite, session, &uniform, &pool, &info))
@@ -118,7 +103,7 @@ bool bench_endless_open(struct bench_suite *suite, uint32_t kv_len, struct attnd
                                    .v = &plane};
     struct attnd_op op = {0};
 
-    if (!open_session(suite, "endless", session) ||
+    if (!attack_open(suite, 0, 0, session) ||
         !bench_suite_call(suite, "attnd_memory_create",
                           attnd_memory_create(*session, 16384, memory, NULL)))
         return false;
@@ -163,10 +148,6 @@ static void planner(struct bench_suite *suite, int fd)
     int32_t *indptr = calloc(PLANNER_REQUESTS + 1, sizeof(*indptr));
     int32_t *pages = calloc(PLANNER_REQUESTS, sizeof(*pages));
     int32_t *ones = calloc(PLANNER_REQUESTS, sizeof(*ones));
-    struct attnd_open_args open = {.size = sizeof(open),
-                                   .socket_path = suite->socket_path,
-                                   .name = "planner",
-                                   .arena_bytes = 16u << 20};
     const struct attnd_level level = {PLANNER_REQUESTS, indptr, indptr, pages, ones};
     const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
     struct attnd_session *session = NULL;
@@ -180,7 +161,7 @@ static void planner(struct bench_suite *suite, int fd)
     }
     if (!indptr || !pages || !ones)
         bench_suite_fail(suite, "out of memory");
-    else if (bench_suite_call(suite, "attnd_open", attnd_open(&open, &session)) &&
+    else if (attack_open(suite, 0, 16u << 20, &session) &&
              bench_uniform_pool(suite, session, &uniform, &args.pool, &info))
         bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, &plan));
     while (!suite->failed) {
@@ -188,9 +169,7 @@ static void planner(struct bench_suite *suite, int fd)
             bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, plan, &batch, &op));
         bench_wait_all(suite, session, 1, NULL);
         in_flight--;
-        if (fd >= 0)
-            begun(fd);
-        fd = -1;
+        attack_begun(&fd);
     }
     free(indptr);
     free(pages);
@@ -200,7 +179,7 @@ static void planner(struct bench_suite *suite, int fd)
 /* What the scheduler of the machine alone does to a neighbour. */
 static void outside(struct bench_suite *suite, int fd)
 {
-    begun(fd);
+    attack_begun(&fd);
     while (!suite->failed)
         attnd_clock_ns();
 }
@@ -223,9 +202,18 @@ pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)
         [BENCH_ATTACK_CLAIMS] = bench_attack_claims,
         [BENCH_ATTACK_TIMEOUTS] = bench_attack_timeouts,
         [BENCH_ATTACK_PLANES] = bench_attack_planes,
+        [BENCH_ATTACK_POOLS] = bench_attack_pools,
         [BENCH_ATTACK_DEATHS] = bench_attack_deaths,
         [BENCH_ATTACK_BATCHES] = bench_attack_batches,
         [BENCH_ATTACK_EVICTIONS] = bench_attack_evictions,
+        [BENCH_ATTACK_PARKED] = bench_attack_parked,
+        [BENCH_ATTACK_READERS] = bench_attack_readers,
+        [BENCH_ATTACK_TICKETS] = bench_attack_tickets,
+        [BENCH_ATTACK_FUTEXES] = bench_attack_futexes,
+        [BENCH_ATTACK_WAITERS] = bench_attack_waiters,
+        [BENCH_ATTACK_MEMORIES] = bench_attack_memories,
+        [BENCH_ATTACK_ASKERS] = bench_attack_askers,
+        [BENCH_ATTACK_VISITS] = bench_attack_visits,
     };
     int ends[2];
     char byte;

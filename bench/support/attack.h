@@ -18,9 +18,20 @@ enum bench_attack {
     BENCH_ATTACK_CLAIMS,
     BENCH_ATTACK_TIMEOUTS,
     BENCH_ATTACK_PLANES,
+    BENCH_ATTACK_POOLS,
     BENCH_ATTACK_DEATHS,
     BENCH_ATTACK_BATCHES,
     BENCH_ATTACK_EVICTIONS,
+    /* Those of attack_prefix.h: of caches and tickets. */
+    BENCH_ATTACK_PARKED,
+    BENCH_ATTACK_READERS,
+    BENCH_ATTACK_TICKETS,
+    /* Those of attack_kernel.h: what the thread does takes the kernel long. */
+    BENCH_ATTACK_FUTEXES,
+    BENCH_ATTACK_WAITERS,
+    BENCH_ATTACK_MEMORIES,
+    BENCH_ATTACK_ASKERS,
+    BENCH_ATTACK_VISITS,
     BENCH_ATTACKS_END
 };
 

@@ -1,147 +1,20 @@
 /* attack_thread.c - what keeps the daemon's thread busy, within every budget. */
 #include "bench/support/attack_thread.h"
-#include "schemas/abi.h"
+#include "bench/support/attack_parts.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define KEYS 4096u
-#define CLAIMERS 16u
 #define TIMERS 32u
 #define POOLS 100u
 #define LAYERS 1024u
+#define MEMORIES 1000u
 #define LEASES (1u << 22)
 #define CALL_PAGES 16384u
 #define REQUESTS (1u << 14)
 #define COMMON_PAGES 256u
-
-static void begun(int *fd)
-{
-    if (*fd >= 0 && write(*fd, "", 1) == 1)
-        close(*fd);
-    *fd = -1;
-}
-
-static bool open_session(struct bench_suite *suite, uint32_t ring_entries, uint64_t arena_bytes,
-                         struct attnd_session **session)
-{
-    struct attnd_open_args args = {.size = sizeof(args),
-                                   .socket_path = suite->socket_path,
-                                   .name = "thread",
-                                   .ring_entries = ring_entries,
-                                   .arena_bytes = arena_bytes};
-
-    return bench_suite_call(suite, "attnd_open", attnd_open(&args, session));
-}
-
-/* Keys of one head of 16, a token a page. */
-static struct attnd_pool_desc small_pool(uint32_t pages, uint32_t owner)
-{
-    return (struct attnd_pool_desc){.size = sizeof(struct attnd_pool_desc),
-                                    .layers = 1,
-                                    .pages = pages,
-                                    .page_size = 1,
-                                    .heads_kv = 1,
-                                    .dim_qk = 16,
-                                    .dim_vo = 16,
-                                    .dtype = ATTND_DTYPE_FP16,
-                                    .page_owner = owner};
-}
-
-static bool open_cache(struct bench_suite *suite, struct attnd_session *session, uint32_t pages,
-                       uint32_t *pool, uint32_t *prefix)
-{
-    const struct attnd_pool_desc desc = small_pool(pages, ATTND_PAGES_OF_SERVICE);
-    const struct attnd_prefix_desc args = {.size = sizeof(args), .block_pages = 1};
-
-    return bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, pool)) &&
-           bench_suite_call(suite, "attnd_prefix_open",
-                            attnd_prefix_open(session, *pool, &args, prefix));
-}
-
-/* Return: 1 go on; 0 the ring or the arena is full, for now; -1 after bench_suite_fail(). */
-static int submitted(struct bench_suite *suite, const char *what, int rc)
-{
-    if (rc == -ATTND_E_FULL)
-        return 0;
-    return bench_suite_call(suite, what, rc) ? 1 : -1;
-}
-
-/* What has ended, without waiting. Return: as submitted(). */
-static int collected(struct bench_suite *suite, struct attnd_session *session)
-{
-    struct attnd_completion done[ATTND_LANES_MAX];
-    int got;
-
-    while ((got = attnd_wait(session, done, ATTND_LANES_MAX, 0)) > 0)
-        ;
-    return submitted(suite, "attnd_wait", got);
-}
-
-static void fill_keys(struct attnd_prefix_key *keys, uint64_t *next)
-{
-    for (uint32_t i = 0; i < KEYS; i++) {
-        keys[i].word[0] = ++*next * 0x9e3779b97f4a7c15u;
-        keys[i].word[1] = *next;
-    }
-}
-
-void bench_attack_claims(struct bench_suite *suite, int fd)
-{
-    static struct attnd_prefix_key keys[KEYS];
-    struct attnd_session *session[CLAIMERS];
-    uint32_t pool, prefix[CLAIMERS];
-    uint64_t next = 0;
-    const struct attnd_op op = {.flags = ATTND_SKIP_SUCCESS};
-
-    fill_keys(keys, &next);
-    for (uint32_t i = 0; i < CLAIMERS; i++)
-        if (!open_session(suite, 64, 8u << 20, &session[i]) ||
-            !open_cache(suite, session[i], 65536, &pool, &prefix[i]))
-            return;
-    for (uint32_t i = 0;; i = (i + 1) % CLAIMERS) {
-        const struct attnd_prefix_args args = {
-            .size = sizeof(args), .prefix = prefix[i], .blocks = KEYS, .keys = keys};
-        int more = 1;
-        while (more > 0) {
-            more =
-                submitted(suite, "attnd_prefix_claim", attnd_prefix_claim(session[i], &args, &op));
-            if (more > 0)
-                more = submitted(suite, "attnd_prefix_abandon",
-                                 attnd_prefix_abandon(session[i], &args, &op));
-        }
-        if (more < 0)
-            return;
-        begun(&fd);
-    }
-}
-
-/* A plan of one request, which is set. Return: false after bench_suite_fail(). */
-static bool set_one(struct bench_suite *suite, struct attnd_session *session, uint32_t pool,
-                    uint32_t *plan)
-{
-    static const int32_t indptr[] = {0, 1}, page[] = {0}, last[] = {1};
-    const struct attnd_level level = {1, indptr, indptr, page, last};
-    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
-    const struct attnd_plan_args args = {.size = sizeof(args),
-                                         .pool = pool,
-                                         .requests = 1,
-                                         .rows = 1,
-                                         .pages = 1,
-                                         .levels = 1,
-                                         .heads_q = 1};
-    const struct attnd_op op = {0};
-
-    return bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, plan)) &&
-           bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, *plan, &batch, &op)) &&
-           bench_wait_all(suite, session, 1, NULL);
-}
 
 void bench_attack_timeouts(struct bench_suite *suite, int fd)
 {
@@ -149,13 +22,13 @@ void bench_attack_timeouts(struct bench_suite *suite, int fd)
     uint32_t pool, plan[TIMERS], memory[TIMERS], timeout_us = 4000000000u;
 
     for (uint32_t i = 0; i < TIMERS; i++) {
-        const struct attnd_pool_desc desc = small_pool(4, ATTND_PAGES_OF_ENGINE);
-        if (!open_session(suite, 4096, 65536, &session[i]) ||
+        const struct attnd_pool_desc desc = attack_pool(4, ATTND_PAGES_OF_ENGINE);
+        if (!attack_open(suite, 4096, 65536, &session[i]) ||
             !bench_suite_call(suite, "attnd_pool_create",
                               attnd_pool_create(session[i], &desc, &pool)) ||
             !bench_suite_call(suite, "attnd_memory_create",
                               attnd_memory_create(session[i], 65536, &memory[i], NULL)) ||
-            !set_one(suite, session[i], pool, &plan[i]))
+            !attack_plan(suite, session[i], pool, &plan[i]))
             return;
     }
     for (uint32_t i = 0;; i = (i + 1) % TIMERS) {
@@ -165,23 +38,23 @@ void bench_attack_timeouts(struct bench_suite *suite, int fd)
         for (uint16_t lane = 0; lane < ATTND_LANES_MAX && more > 0; lane++) {
             const struct attnd_op op = {.lane = lane, .timeout_us = timeout_us};
             timeout_us = timeout_us > 5000000u ? timeout_us - 1000u : 4000000000u;
-            more = submitted(suite, "attnd_run", attnd_run(session[i], plan[i], &run, &op));
+            more = attack_submitted(suite, "attnd_run", attnd_run(session[i], plan[i], &run, &op));
         }
-        if (more < 0 || collected(suite, session[i]) < 0)
+        if (more < 0 || attack_collected(suite, session[i]) < 0)
             return;
-        begun(&fd);
+        attack_begun(&fd);
     }
 }
 
 void bench_attack_planes(struct bench_suite *suite, int fd)
 {
     static struct attnd_plane planes[LAYERS];
-    struct attnd_pool_desc desc = small_pool(16, ATTND_PAGES_OF_ENGINE);
+    struct attnd_pool_desc desc = attack_pool(16, ATTND_PAGES_OF_ENGINE);
     struct attnd_completion done[ATTND_LANES_MAX];
     struct attnd_session *session;
     uint32_t memory, pool, plan;
 
-    if (!open_session(suite, 256, 65536, &session) ||
+    if (!attack_open(suite, 256, 65536, &session) ||
         !bench_suite_call(suite, "attnd_memory_create",
                           attnd_memory_create(session, 1u << 20, &memory, NULL)))
         return;
@@ -192,7 +65,7 @@ void bench_attack_planes(struct bench_suite *suite, int fd)
     for (uint32_t i = 0; i < POOLS; i++)
         if (!bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, &pool)))
             return;
-    if (!set_one(suite, session, pool, &plan))
+    if (!attack_plan(suite, session, pool, &plan))
         return;
     const struct attnd_run_args run = {
         .size = sizeof(run), .q = {memory, 4096}, .o = {memory, 1u << 19}};
@@ -200,7 +73,31 @@ void bench_attack_planes(struct bench_suite *suite, int fd)
         const struct attnd_op op = {.lane = lane};
         if (attnd_run(session, plan, &run, &op) < 0)
             (void)attnd_wait(session, done, ATTND_LANES_MAX, 0);
-        begun(&fd);
+        attack_begun(&fd);
+    }
+}
+
+void bench_attack_pools(struct bench_suite *suite, int fd)
+{
+    static struct attnd_plane planes[LAYERS];
+    struct attnd_pool_desc desc = attack_pool(16, ATTND_PAGES_OF_ENGINE);
+    struct attnd_session *session;
+    uint32_t pool;
+
+    (void)attack_raise_descriptors();
+    if (!attack_open(suite, 8, 65536, &session))
+        return;
+    const int memories = attack_memories(suite, session, MEMORIES, 65536);
+    if (memories <= 0)
+        return;
+    for (uint32_t i = 0; i < LAYERS; i++)
+        planes[i] = (struct attnd_plane){1 + i % (uint32_t)memories, 0, 16, 16, 16};
+    desc.layers = LAYERS;
+    desc.k = desc.v = planes;
+    while (!suite->failed) {
+        if (bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, &pool)))
+            bench_suite_call(suite, "attnd_pool_release", attnd_pool_release(session, pool));
+        attack_begun(&fd);
     }
 }
 
@@ -209,13 +106,13 @@ static void lease_many(struct bench_suite *suite, int fd)
 {
     static int32_t pages[CALL_PAGES];
     const uint64_t plane_bytes = (uint64_t)LEASES * 16;
-    struct attnd_pool_desc desc = small_pool(LEASES, ATTND_PAGES_OF_SERVICE);
+    struct attnd_pool_desc desc = attack_pool(LEASES, ATTND_PAGES_OF_SERVICE);
     const int file = memfd_create("leases", MFD_ALLOW_SEALING | MFD_CLOEXEC);
     struct attnd_session *session;
     uint32_t memory, pool;
 
     if (file < 0 || ftruncate(file, (off_t)(2 * plane_bytes)) < 0 ||
-        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) < 0 || !open_session(suite, 8, 65536, &session) ||
+        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) < 0 || !attack_open(suite, 8, 65536, &session) ||
         !bench_suite_call(suite, "attnd_memory_register",
                           attnd_memory_register(session, file, 2 * plane_bytes, &memory)))
         return;
@@ -229,34 +126,14 @@ static void lease_many(struct bench_suite *suite, int fd)
         if (!bench_suite_call(suite, "attnd_pages_alloc",
                               attnd_pages_alloc(session, pool, CALL_PAGES, pages)))
             return;
-    begun(&fd);
+    attack_begun(&fd);
     pause();
 }
 
 void bench_attack_deaths(struct bench_suite *suite, int fd)
 {
-    char byte;
-
-    for (;;) {
-        int ends[2];
-        const pid_t pid = pipe(ends) < 0 ? -1 : fork();
-        if (pid < 0)
-            return;
-        if (pid == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            close(ends[0]);
-            lease_many(suite, ends[1]);
-            _exit(1);
-        }
-        close(ends[1]);
-        const bool there = read(ends[0], &byte, 1) == 1;
-        close(ends[0]);
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-        if (!there)
-            return;
-        begun(&fd);
-    }
+    while (attack_die(suite, lease_many))
+        attack_begun(&fd);
 }
 
 /* All requests begin with the same pages, and have one of their own. */
@@ -280,7 +157,7 @@ static int32_t *batch_arrays(struct attnd_level *level)
 
 void bench_attack_batches(struct bench_suite *suite, int fd)
 {
-    struct attnd_pool_desc desc = small_pool(COMMON_PAGES + REQUESTS, ATTND_PAGES_OF_ENGINE);
+    struct attnd_pool_desc desc = attack_pool(COMMON_PAGES + REQUESTS, ATTND_PAGES_OF_ENGINE);
     struct attnd_plan_args args = {.size = sizeof(args),
                                    .requests = REQUESTS,
                                    .rows = REQUESTS,
@@ -300,7 +177,7 @@ void bench_attack_batches(struct bench_suite *suite, int fd)
     for (uint32_t i = 0; i < REQUESTS; i++)
         lengths[i] = 1;
     desc.page_size = 64;
-    if (!batch_arrays(&level) || !open_session(suite, 64, 128u << 20, &session) ||
+    if (!batch_arrays(&level) || !attack_open(suite, 64, 128u << 20, &session) ||
         !bench_suite_call(suite, "attnd_pool_create",
                           attnd_pool_create(session, &desc, &args.pool)) ||
         !bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, &plan)))
@@ -311,36 +188,6 @@ void bench_attack_batches(struct bench_suite *suite, int fd)
             bench_suite_call(suite, "attnd_plan_advance",
                              attnd_plan_advance(session, plan, &advance, &op)))
             bench_wait_all(suite, session, 1, NULL);
-        begun(&fd);
-    }
-}
-
-void bench_attack_evictions(struct bench_suite *suite, int fd)
-{
-    static struct attnd_prefix_key keys[KEYS];
-    static int32_t pages[CALL_PAGES];
-    struct attnd_session *session;
-    uint32_t pool, prefix;
-    uint64_t next = 0;
-    const struct attnd_op op = {0};
-
-    if (!open_session(suite, 64, 8u << 20, &session) ||
-        !open_cache(suite, session, 2 * CALL_PAGES, &pool, &prefix))
-        return;
-    while (!suite->failed) {
-        if (!bench_suite_call(suite, "attnd_pages_alloc",
-                              attnd_pages_alloc(session, pool, CALL_PAGES, pages)))
-            return;
-        for (uint32_t i = 0; i < CALL_PAGES && !suite->failed; i += KEYS) {
-            const struct attnd_prefix_args args = {
-                .size = sizeof(args), .prefix = prefix, .blocks = KEYS, .keys = keys};
-            fill_keys(keys, &next);
-            if (bench_suite_call(suite, "attnd_prefix_publish",
-                                 attnd_prefix_publish(session, &args, pages + i, &op)))
-                bench_wait_all(suite, session, 1, NULL);
-        }
-        bench_suite_call(suite, "attnd_pages_free",
-                         attnd_pages_free(session, pool, CALL_PAGES, pages));
-        begun(&fd);
+        attack_begun(&fd);
     }
 }

@@ -127,30 +127,44 @@ static struct attnd_interval plane_interval(const struct attnd_pool *pool,
                                    .end = plane->offset_bytes + bytes};
 }
 
-/* The bytes of one memory that are the pool's from now on, behind the intervals of others.
- * Return: where its intervals end. */
-static uint32_t occupy_in(struct attnd_pool *pool, struct attnd_memory *memory, uint32_t begin)
+static int by_memory(const void *a, const void *b)
+{
+    const struct attnd_interval *x = a, *y = b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Those of one memory side by side: each has its memory's index as rank, until it is in a tree. */
+static void sort_planes(struct attnd_pool *pool)
 {
     const struct attnd_heap_plane *planes = attnd_pool_planes(pool);
     const uint32_t layers = pool->shape.layers;
-    uint32_t end = begin;
 
-    for (uint32_t i = 0; i < 2 * layers; i++)
-        if (planes[i].memory == memory->index)
-            pool->intervals[end++] = plane_interval(
-                pool, &planes[i], i < layers ? pool->shape.dim_qk : pool->shape.dim_vo);
-    end = begin + attnd_intervals_merge(pool->intervals + begin, end - begin);
-    for (uint32_t i = begin; i < end; i++)
-        attnd_intervals_add(&memory->planes, &pool->intervals[i]);
-    return end;
+    for (uint32_t i = 0; i < 2 * layers; i++) {
+        pool->intervals[i] =
+            plane_interval(pool, &planes[i], i < layers ? pool->shape.dim_qk : pool->shape.dim_vo);
+        pool->intervals[i].rank = planes[i].memory;
+    }
+    qsort(pool->intervals, 2 * (size_t)layers, sizeof(*pool->intervals), by_memory);
 }
 
+/* Memories are in the order of their index. */
 void attnd_pool_occupy(struct attnd_pool *pool)
 {
-    uint32_t end = 0;
+    const uint32_t count = 2 * pool->shape.layers;
+    uint32_t end = 0, at = 0;
 
-    for (uint32_t i = 0; i < pool->memories_count; i++)
-        pool->intervals_end[i] = end = occupy_in(pool, pool->memories[i], end);
+    sort_planes(pool);
+    for (uint32_t i = 0; i < pool->memories_count; i++) {
+        struct attnd_memory *memory = pool->memories[i];
+        const uint32_t begin = end;
+        for (; at < count && pool->intervals[at].rank == memory->index; at++)
+            pool->intervals[end++] = pool->intervals[at];
+        end = begin + attnd_intervals_merge(pool->intervals + begin, end - begin);
+        for (uint32_t n = begin; n < end; n++)
+            attnd_intervals_add(&memory->planes, &pool->intervals[n]);
+        pool->intervals_end[i] = end;
+    }
 }
 
 static void vacate(struct attnd_pool *pool)
@@ -162,6 +176,13 @@ static void vacate(struct attnd_pool *pool)
             attnd_intervals_remove(&pool->memories[i]->planes, &pool->intervals[at]);
 }
 
+static int by_index(const void *a, const void *b)
+{
+    const struct attnd_memory *const *x = a, *const *y = b;
+
+    return ((*x)->index > (*y)->index) - ((*x)->index < (*y)->index);
+}
+
 static void enlist(struct attnd_service *service, struct attnd_pool *pool,
                    struct attnd_memory *const *memories)
 {
@@ -171,6 +192,7 @@ static void enlist(struct attnd_service *service, struct attnd_pool *pool,
         pool->memories[i] = memories[i];
         pool->memory_bytes += memories[i]->size_bytes;
     }
+    qsort(pool->memories, pool->memories_count, sizeof(struct attnd_memory *), by_index);
     attnd_pool_occupy(pool);
     pool->id = ++service->next_pool_id;
     pool->next = service->pools;

@@ -16,15 +16,15 @@
 
 #define BUCKETS_MIN 16u
 
-/* Zeroed, touched as it is used, and in large pages where there are any: what a match of random
- * blocks waits for is translations first. NULL: no memory. */
+/* Zeroed, and touched as it is used. Not in large pages: the first touch of one fills 2 MiB with
+ * zeros, longer than a piece of the loop may take. NULL: no memory. */
 void *attnd_tree_map(uint64_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
     return memory;
 }
 

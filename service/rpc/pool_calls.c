@@ -25,13 +25,14 @@ struct layout {
     struct attnd_heap_plane *planes; /* k[layers], v[layers] */
     struct attnd_memory **memories;  /* distinct */
     uint32_t memories_count;
+    uint8_t listed[ATTND_MEMORIES_MAX]; /* by index: is it among them? */
 };
 
 static void layout_add_memory(struct layout *layout, struct attnd_memory *memory)
 {
-    for (uint32_t i = 0; i < layout->memories_count; i++)
-        if (layout->memories[i] == memory)
-            return;
+    if (layout->listed[memory->index])
+        return;
+    layout->listed[memory->index] = 1;
     layout->memories[layout->memories_count++] = memory;
 }
 

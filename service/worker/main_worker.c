@@ -383,6 +383,8 @@ int main(int argc, char **argv)
     if (argp_parse(&parser, argc, argv, 0, NULL, &options))
         return ATTND_WORKER_EXIT_USAGE;
     attnd_log_level((enum attnd_log_level)options.log_level);
+    /* The daemon has none, for its own reasons. */
+    (void)prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     int signals = read_signals();
     if (signals < 0 || !has_parent(&options) || map_queue(&queue) < 0) {
         attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
