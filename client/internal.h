@@ -144,6 +144,7 @@ struct attnd_session {
     struct attnd_info info;
     uint32_t execute;              /* enum attnd_executor: what the engine wishes */
     uint32_t by_engine;            /* 1: it executes its launched runs, and has no mailbox */
+    struct attnd_shm account;      /* of that: struct attnd_engine_account; address NULL: none */
     uint32_t mailbox_memory;       /* handle; 0: no mailbox. Published last */
     struct attnd_mailbox *mailbox; /* where it lies in host memory; else NULL */
 

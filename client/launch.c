@@ -15,6 +15,7 @@
 #include "client/internal.h"
 
 #include "schemas/crash.h"
+#include "schemas/engine.h"
 #include "schemas/futex.h"
 
 #include <limits.h>
@@ -52,6 +53,19 @@ static int keep_mailbox(struct attnd_session *session, struct attnd_rpc *call,
     return 0;
 }
 
+/* What this engine executes is counted there, if the service wants to know. */
+static int keep_account(struct attnd_session *session, const struct attnd_rpc *call)
+{
+    struct attnd_fault fault = {0};
+
+    if (call->fd_count == 0)
+        return 0;
+    const int rc =
+        attnd_shm_map(call->fds[0], call->reply->mailbox->size_bytes, 1, &session->account, &fault);
+    session->account.fd = -1; /* the call closes it; the mapping is enough */
+    return rc < 0 ? attnd_fault_keep(&fault) : 0;
+}
+
 /* Has the service said who executes? */
 static int decided(const struct attnd_session *session)
 {
@@ -64,7 +78,9 @@ static int is_whole(const struct attnd_rpc *call)
 {
     const Attnd__MailboxReply *reply = call->reply->mailbox;
     if (reply->executor == ATTND__EXECUTOR__EXECUTOR_ENGINE)
-        return call->fd_count == 0 && reply->memory == 0;
+        return reply->memory == 0 &&
+               (call->fd_count == 0 ||
+                (call->fd_count == 1 && reply->size_bytes >= sizeof(struct attnd_engine_account)));
     return call->fd_count == 1 && reply->memory != 0 &&
            reply->size_bytes >= sizeof(struct attnd_mailbox);
 }
@@ -81,7 +97,7 @@ int attnd_mailbox_open(struct attnd_session *session)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
     call.request.mailbox_open = &message;
-    message.has_executor = 1;
+    message.has_executor = message.has_account = message.account = 1;
     message.executor = (Attnd__Executor)session->execute;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);
@@ -94,10 +110,9 @@ int attnd_mailbox_open(struct attnd_session *session)
         return attnd_call_broken(session, &call);
     }
     const int by_engine = call.reply->mailbox->executor == ATTND__EXECUTOR__EXECUTOR_ENGINE;
-    if (by_engine)
+    rc = by_engine ? keep_account(session, &call) : keep_mailbox(session, &call, object);
+    if (by_engine && rc == 0)
         attnd_publish32(&session->by_engine, 1); /* R1 */
-    else
-        rc = keep_mailbox(session, &call, object);
     if (by_engine || rc < 0)
         free(object);
     attnd_call_end(session, &call);

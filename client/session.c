@@ -97,6 +97,7 @@ void attnd_close(struct attnd_session *session)
             session->launcher_end(session->launcher);
         attnd_shm_unmap(&session->submission);
         attnd_shm_unmap(&session->completion);
+        attnd_shm_unmap(&session->account);
         pthread_mutex_destroy(&session->call_lock);
         pthread_mutex_destroy(&session->objects_lock);
     }

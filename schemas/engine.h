@@ -38,6 +38,22 @@ struct attnd_plan_image {
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
 
+/* What the engine's kernels have executed in a lane, from the beginning of the session on. */
+struct attnd_engine_sums {
+    uint64_t runs;
+    uint64_t busy_ns; /* of SMs, together */
+    uint64_t kv_bytes;
+    uint32_t errors;
+    uint32_t error_code; /* ATTND_E_*, of one of the last */
+};
+ATTND_ASSERT_SIZE(attnd_engine_sums, 32);
+
+/* A memfd of the session's own, which its kernels write once a step and the daemon reads. */
+struct attnd_engine_account {
+    struct attnd_engine_sums lane[64]; /* ATTND_LANES_MAX */
+};
+ATTND_ASSERT_SIZE(attnd_engine_account, 2048);
+
 /* ---- arguments of the kernels of persistent/cuda/engine ---- */
 
 /* Device memory as the engine sees it, by its number in the session. struct Memory of a worker. */

@@ -267,6 +267,23 @@ static CUresult find_functions(struct attnd_engine *engine)
     return result;
 }
 
+/* Where kernels count what they execute. */
+static CUresult map_account(struct attnd_engine *engine)
+{
+    const struct attnd_shm *account = &engine->session->account;
+
+    if (account->address == NULL)
+        return CUDA_SUCCESS;
+    CUresult result =
+        cuMemHostRegister(account->address, account->size_bytes, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuMemHostGetDevicePointer(&engine->account, account->address, 0);
+    if (result != CUDA_SUCCESS)
+        (void)cuMemHostUnregister(account->address);
+    return result;
+}
+
 static int make_block(struct attnd_engine *engine)
 {
     int rc;
@@ -275,10 +292,13 @@ static int make_block(struct attnd_engine *engine)
     if (block == NULL)
         return rc;
     engine->block = block->address;
+    rc = attnd_engine_fault(map_account(engine));
+    if (rc < 0)
+        return rc;
     rc = attnd_engine_fault(encode_templates(engine));
     if (rc < 0)
         return rc;
-    void *arguments[] = {&engine->block, &engine->workers};
+    void *arguments[] = {&engine->block, &engine->workers, &engine->account};
     return attnd_engine_call(engine, engine->open, 1, arguments);
 }
 
@@ -319,6 +339,8 @@ void attnd_engine_end(struct attnd_engine *engine)
     free(engine->runs);
     attnd_engine_plans_end(engine);
     attnd_engine_memories_end(engine);
+    if (engine->account)
+        (void)cuMemHostUnregister(engine->session->account.address);
     while (engine->blocks) {
         struct engine_block *block = engine->blocks;
         engine->blocks = block->next;

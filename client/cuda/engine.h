@@ -48,6 +48,7 @@ struct engine_lane {
     CUdeviceptr block, mirror;
     uint64_t mirror_bytes;
     uint64_t set_version; /* of the last refresh in a stream */
+    uint64_t told_ns;     /* when that was */
     uint32_t advance_version;
     uint64_t capture;     /* the last one that has a refresh */
     uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
@@ -98,6 +99,7 @@ struct attnd_engine {
     int maps;                            /* the GPU has tensor maps */
     struct attnd_engine_facts facts;
     CUdeviceptr block;
+    CUdeviceptr account; /* the session's, registered; 0: the service does not ask */
     struct engine_kernel kernels[ATTND_KERNELS];
     struct engine_block *blocks;
     struct engine_block *scratch[ATTND_LANES_MAX];

@@ -2,8 +2,9 @@
  * engine_plan.c - plans as this engine's kernels find them: the daemon's image, a mirror a lane.
  *
  * A refresh is a kernel in front of a run in its stream: it compares the image's versions with the
- * mirror's, and copies what differs. Outside of captures it is enqueued when the image has changed
- * since the last one of the lane. In a capture it is enqueued once, in front of the first run of
+ * mirror's, and copies what differs. It also writes down what the lane has executed so far. Outside
+ * of captures it is enqueued when the image has changed since the last one of the lane, and for its
+ * sums once in 50 ms. In a capture it is enqueued once, in front of the first run of
  * the plan in a lane, so that each launch of the graph finds the plan as it is by then.
  */
 #include "client/cuda/engine.h"
@@ -16,6 +17,7 @@
 
 #define REFRESH_THREADS 512u
 #define REFRESH_SHARED_BYTES 512u
+#define TELL_NS 50000000u     /* of what is launched in a stream, for the service's statistics */
 #define IMAGE_SPIN_NS 100000u /* while the daemon writes, between two looks whether it lives */
 
 /* ---- the image ---- */
@@ -303,8 +305,10 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
     if (at->cut_version == view.image.set_version) /* its tiles are made on the device */
         return 0;
     at->first_rows = view.image.first_rows;
+    const uint64_t now_ns = attnd_clock_ns();
     const int known = at->set_version == view.image.set_version &&
-                      at->advance_version == view.image.advance_version;
+                      at->advance_version == view.image.advance_version &&
+                      now_ns - at->told_ns < TELL_NS;
     if (capture ? at->capture == capture : known)
         return 0;
     rc = attnd_engine_tables(engine, &view);
@@ -318,6 +322,7 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
         at->capture = capture;
         return 0;
     }
+    at->told_ns = now_ns;
     at->set_version = view.image.set_version;
     at->advance_version = view.image.advance_version;
     return 0;

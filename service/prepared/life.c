@@ -12,7 +12,9 @@
  */
 #include "service/prepared/internal.h"
 
+#include "ipc/shm.h"
 #include "schemas/atomics.h"
+#include "schemas/engine.h"
 
 #include <stdlib.h>
 
@@ -71,6 +73,35 @@ static int take_memory(struct attnd_client *client, uint32_t kind, struct attnd_
     return rc;
 }
 
+/* The page that the engine's kernels count in. What stands there is the engine's word about itself,
+ * and used for nothing but to be shown. */
+static int take_account(struct attnd_client *client, struct attnd_mail *mail,
+                        struct attnd_fault *fault)
+{
+    int rc = attnd_quota_charge(client, ATTND_PAGE_BYTES, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_shm_create("attnd-account", sizeof(struct attnd_engine_account), &mail->account,
+                          fault);
+    if (rc == 0)
+        rc = attnd_memory_check_fd(mail->account.fd, fault);
+    if (rc == 0 && attnd_shm_seal(mail->account.fd, ATTND_SEAL_POOL) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, 0, 0);
+    if (rc < 0) {
+        attnd_shm_unmap(&mail->account);
+        attnd_quota_refund(client->service, attnd_quota_payer(client), ATTND_PAGE_BYTES);
+    }
+    return rc;
+}
+
+static void give_account(const struct attnd_client *client, struct attnd_mail *mail)
+{
+    if (!mail->account.address)
+        return;
+    attnd_shm_unmap(&mail->account);
+    attnd_quota_refund(client->service, attnd_quota_payer(client), ATTND_PAGE_BYTES);
+}
+
 /* Answers the call that waits, if one does: the session may be dying. It may be ended by this. */
 static void answer(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
                    uint32_t call, uint32_t run, const struct attnd_fault *fault)
@@ -92,7 +123,7 @@ static void open_at_once(struct attnd_prepared_runs *prepared_runs, struct attnd
     answer(prepared_runs, mail, ATTND_PREPARED_OPENED, 0, &none);
 }
 
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish, int counts,
                         struct attnd_fault *fault)
 {
     struct attnd_prepared_runs *prepared_runs = prepared_of(client);
@@ -106,10 +137,13 @@ int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
     if (!mail)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, ATTND_MAILBOXES_MAX,
                                ATTND_MAILBOXES_MAX);
-    struct attnd_mail opened = {.client = client, .call_id = id, .calling = 1};
+    struct attnd_mail opened = {
+        .client = client, .call_id = id, .calling = 1, .account = {.fd = -1}};
     int rc = attnd_executor_choose(client->service, wish, &opened, fault);
     if (rc == 0 && !opened.by_engine)
         rc = take_memory(client, kind, &opened, fault);
+    if (rc == 0 && opened.by_engine && counts)
+        rc = take_account(client, &opened, fault);
     if (rc < 0)
         return rc;
     *mail = opened;
@@ -293,6 +327,7 @@ static void let_go(struct attnd_prepared_runs *prepared_runs, struct attnd_mail 
             release(prepared_runs, &prepared_runs->prepared[i]);
     if (mail->memory)
         attnd_memory_unref(client->service, mail->memory);
+    give_account(client, mail);
     *mail = (struct attnd_mail){.state = ATTND_MAIL_FREE};
     client->mail = NULL;
 }
@@ -359,6 +394,23 @@ void attnd_prepared_mail_acked(struct attnd_prepared_runs *prepared_runs, struct
         prepared_runs->events.unwatched(mail->client, "its mailbox cannot be watched");
 }
 
+/* Of all lanes. The engine may write anything there, at any time. */
+static void count_account(const struct attnd_engine_account *account,
+                          struct attnd_prepared_status *status)
+{
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
+        const struct attnd_engine_sums *sums = &account->lane[i];
+        const uint32_t errors = attnd_peek32(&sums->errors);
+        status->launches += attnd_peek64(&sums->runs);
+        status->busy_ns += attnd_peek64(&sums->busy_ns);
+        status->errors += errors;
+        if (errors) {
+            status->error_code = attnd_peek32(&sums->error_code);
+            status->error_lane = i;
+        }
+    }
+}
+
 int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)
 {
     if (!client->mail)
@@ -374,5 +426,7 @@ int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepar
                                              .errors = attnd_peek32(&slot->errors),
                                              .error_code = attnd_peek32(&slot->error_code),
                                              .error_lane = attnd_peek32(&slot->error_lane)};
+    if (client->mail->account.address)
+        count_account(client->mail->account.address, status);
     return 1;
 }

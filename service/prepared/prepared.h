@@ -38,7 +38,8 @@ struct attnd_mail {
     struct attnd_memory *memory; /* referenced; NULL: the engine executes */
     uint32_t handle;             /* of the memory, in the session */
     int by_engine;
-    const char *why; /* that, or not; for status; static */
+    struct attnd_shm account; /* of that, charged for; address NULL: it does not count */
+    const char *why;          /* that, or not; for status; static */
     enum attnd_mail_state state;
     uint32_t prepared;      /* runs */
     uint64_t scratch_bytes; /* of them */
@@ -185,11 +186,12 @@ void attnd_prepared_free(struct attnd_prepared_runs *prepared_runs);
  * they return where the worker has no part in it. Otherwise they return a fault's code. A session
  * has one of them open at a time. */
 
-/** attnd_prepared_open() - a mailbox for the session; @wish: enum attnd_executor.
+/** attnd_prepared_open() - a mailbox for the session; @wish: enum attnd_executor; @counts: it has a
+ * use for an account, where it executes itself.
  * -ATTND_E_BUSY it has one; -ATTND_E_UNSUPPORTED the worker watches none (field mailbox), or the
  * engine cannot execute what it wants to (field executor); -ATTND_E_INVALID (field executor);
  * -ATTND_E_NO_MEMORY. */
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish, int counts,
                         struct attnd_fault *fault);
 
 /**

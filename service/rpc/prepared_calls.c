@@ -16,7 +16,8 @@ static int later(int rc)
 int attnd_call_mailbox_open(struct attnd_call *call)
 {
     return later(attnd_prepared_open(call->client, call->request->id,
-                                     (uint32_t)call->request->mailbox_open->executor, call->fault));
+                                     (uint32_t)call->request->mailbox_open->executor,
+                                     call->request->mailbox_open->account, call->fault));
 }
 
 int attnd_call_prepare(struct attnd_call *call)
@@ -59,6 +60,10 @@ void attnd_prepared_answered(struct attnd_mail *mail, const struct attnd_prepare
         mailbox.executor =
             mail->by_engine ? ATTND__EXECUTOR__EXECUTOR_ENGINE : ATTND__EXECUTOR__EXECUTOR_SERVICE;
         mailbox.memory_kind = ATTND__MEMORY_KIND__MEMORY_HOST;
+        if (mail->account.address) {
+            mailbox.size_bytes = mail->account.size_bytes;
+            fd = mail->account.fd;
+        }
         if (mail->memory) {
             mailbox.memory = mail->handle;
             mailbox.size_bytes = mail->memory->size_bytes;

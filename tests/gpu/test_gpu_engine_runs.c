@@ -440,9 +440,59 @@ static void an_engine_that_is_killed_in_a_run_harms_nobody(void **state)
     CHECK_EQUAL(harness_worker(*state), worker);
 }
 
+/* ---- what the service knows of it ---- */
+
+#define COUNTED 20u
+
+struct counted {
+    const struct harness *harness;
+    uint32_t replayed, looked_at;
+};
+
+static int replays(void *context)
+{
+    struct counted *counted = context;
+    const struct random_batch batch = launched_batch();
+    struct engine engine;
+    struct layers layers;
+
+    gpu_open();
+    begin(counted->harness, "counted", &batch, &engine, &layers);
+    layers_capture(&layers);
+    for (uint32_t i = 0; i < COUNTED; i++) {
+        layers_replay(&layers);
+        layers_right(&layers);
+    }
+    harness_say(&counted->replayed, 1);
+    harness_await(&counted->looked_at, 1);
+    layers_unprepare(&layers);
+    layers_end(&layers);
+    engine_close(&engine);
+    return 0;
+}
+
+/* The last replay is told by the next one. */
+static void runs_and_their_time_are_told_to_the_service(void **state)
+{
+    struct counted *counted = harness_shared(sizeof(*counted));
+
+    counted->harness = *state;
+    const pid_t engine = harness_fork(replays, counted);
+    harness_await(&counted->replayed, 1);
+    Attnd__Status *status = harness_status(*state);
+    CHECK_EQUAL(status->n_sessions, 1);
+    CHECK_EQUAL(status->sessions[0]->launches, (COUNTED - 1) * LAUNCHED_LAYERS);
+    CHECK(status->sessions[0]->launch_busy_ns > 0);
+    CHECK_EQUAL(status->sessions[0]->launch_errors, 0);
+    attnd__status__free_unpacked(status, NULL);
+    harness_say(&counted->looked_at, 1);
+    CHECK_EQUAL(harness_join(engine, CLIENT_MS), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        E2E_TEST(runs_and_their_time_are_told_to_the_service),
         E2E_TEST(random_batches_in_streams_of_two_engines_are_right),
         E2E_TEST(random_variants_in_streams_of_two_engines_are_right),
         E2E_TEST(every_option_page_of_one_token_and_latents_are_right),

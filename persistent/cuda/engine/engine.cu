@@ -72,6 +72,24 @@ __device__ __forceinline__ void engine_resolve(EngineSession *session, const att
     engine_tables_beside(session, run.slot);
 }
 
+/* ---- what was executed ---- */
+
+/* For whoever asks the service: stores that nobody waits for, once a step. Of a lane of which
+ * nothing is in flight. One thread. */
+inline __device__ __noinline__ void engine_tell(EngineSession *session, uint32_t lane)
+{
+    if (!session->account)
+        return;
+    const Live *live = &engine_resident(session)->live[lane];
+    attnd_engine_sums *sums = &session->account->lane[lane];
+    store_relaxed_sys(&sums->runs, uint64_t(live->done));
+    store_relaxed_sys(&sums->busy_ns, uint64_t(live->end_ns));
+    store_relaxed_sys(&sums->kv_bytes, uint64_t(live->kv_bytes));
+    store_relaxed_sys(&sums->errors, session->failed[lane]);
+    if (session->errors[lane])
+        store_relaxed_sys(&sums->error_code, session->errors[lane]);
+}
+
 /* ---- a plan ---- */
 
 /* What a refresh found out, for all its threads. */
@@ -318,11 +336,13 @@ __device__ attnd_engine_facts attnd_engine_facts_here = {
 };
 }
 
-/* @session: zeros, but for templates and memories. */
-extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers)
+/* @session: zeros, but for templates and memories. @account: in host memory, or NULL. */
+extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers,
+                                             attnd_engine_account *account)
 {
     if (threadIdx.x)
         return;
+    session->account = account;
     attnd::Settings *settings = attnd::engine_resident(session);
     settings->runs = session->active;
     settings->templates = session->templates;
@@ -358,6 +378,8 @@ extern "C" __global__ void __launch_bounds__(attnd::refresh_threads, 1)
         live->next_item = live->next_of[0] = live->next_of[1] = 0;
         plan->left = 0;
     }
+    if (threadIdx.x == refresh_threads - 1)
+        engine_tell(session, lane);
     for (;;) {
         if (threadIdx.x == 0)
             there = refresh_look(plan, place, begin_ns, &refresh);
@@ -385,6 +407,8 @@ extern "C" __global__ void ATTND_CLUSTER(attnd::cut_blocks)
     using namespace attnd;
     grid_release();
     grid_wait();
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == team_threads - 1)
+        engine_tell(session, args.lane);
     if (blockIdx.x) {
         cluster_arrive();
         cut_beside(session, plan, args, blockIdx.x);

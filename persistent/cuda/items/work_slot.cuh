@@ -80,6 +80,7 @@ struct WorkSlots {
     EngineLaunch launch;  /* plan NULL: the service's */
     RunEntry launched;    /* its run */
     uint32_t first_head;  /* of the worker's first item */
+    uint32_t begun;       /* when it began with the run: lower half of the clock */
     Settings settings;
 };
 

@@ -62,14 +62,19 @@ struct alignas(16) EngineRun {
 };
 
 /* A session's block. Behind it lies what worker kernels know a service's state by; of its rings and
- * tables they use none, and its live lines are those of the session's lanes. */
+ * tables they use none, and its live lines are those of the session's lanes. These also count, from
+ * the beginning of the session on: `done` runs, `end_ns` the time that their workers took. */
 struct EngineSession {
     ActiveRun active[prepared_max];
     EngineRun runs[prepared_max];
     TensorMap templates[map_templates];
     Memory memories[ATTND_MEMORIES_MAX];
     uint32_t errors[ATTND_LANES_MAX];
+    uint32_t failed[ATTND_LANES_MAX]; /* runs that were not executed */
+    attnd_engine_account *account;    /* in host memory; NULL: nobody asks what was executed */
 };
+static_assert(sizeof(attnd_engine_account::lane) / sizeof(attnd_engine_sums) == ATTND_LANES_MAX,
+              "a lane each");
 static_assert(sizeof(Memory) == sizeof(attnd_engine_memory) &&
                   offsetof(Memory, host) == offsetof(attnd_engine_memory, host),
               "the same");

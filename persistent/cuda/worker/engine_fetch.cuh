@@ -82,6 +82,8 @@ __device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t 
                    16);
     else if (lane == of_first + 2)
         cp_async16(shared_address(&to->prepared), &launch.session->runs[launch.slot], 16);
+    if (lane == 0)
+        cta_work()->begun = uint32_t(clock_ns());
 }
 
 /* What engine_ask() has asked for is here. The whole warp. @tile, @words: of the item, as
@@ -115,8 +117,10 @@ __device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *til
                                  uint16_t(decision.y), uint16_t(decision.y >> 16)};
         fetch->work->first_head = head;
     }
-    if (lane == 0 && fetch->worker == 0 && code)
+    if (lane == 0 && fetch->worker == 0 && code) {
         set_if_zero(&launch.session->errors[launch.lane], code);
+        tally_gpu(&launch.session->failed[launch.lane], 1u);
+    }
     fetch->copied = 1;
     __syncwarp();
     return fetch->worker;
@@ -147,6 +151,16 @@ inline __device__ __noinline__ void engine_leave_fused(Resident *resident)
         return;
     live->next_of[0] = live->next_of[1] = 0;
     launch.plan->left = 0;
+}
+
+/* For the session's account: nobody waits for it. One lane. */
+__device__ __forceinline__ void engine_count(const FetchWarp *fetch)
+{
+    const WorkSlots *work = fetch->work;
+    Live *live = &fetch->resident->live[work->launch.lane];
+    if (fetch->worker == 0)
+        tally_gpu(&live->done, 1ull);
+    tally_gpu(&live->end_ns, static_cast<unsigned long long>(uint32_t(clock_ns()) - work->begun));
 }
 
 /* As take_item(), of one run. @known: the item's tile and words are in @tile and @words.
@@ -183,8 +197,11 @@ __device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t numbe
     if (item < entry->items)
         return item;
     fetch_complete<D>(fetch, number, true);
-    if (fused && threadIdx.x % 32 == 0)
-        engine_leave_fused(fetch->resident);
+    if (threadIdx.x % 32 == 0) {
+        engine_count(fetch);
+        if (fused)
+            engine_leave_fused(fetch->resident);
+    }
     return nothing;
 }
 

@@ -118,7 +118,7 @@ void prepared_rig_expect_no_answer(void)
 
 void prepared_rig_open_mailbox(void)
 {
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, NULL), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, 0, NULL), 1);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
     struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);

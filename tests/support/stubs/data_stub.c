@@ -204,12 +204,13 @@ void attnd_sched_close(struct attnd_client *client)
     attnd_client_drained(client);
 }
 
-int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish,
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, uint32_t wish, int counts,
                         struct attnd_fault *fault)
 {
     (void)client;
     (void)id;
     (void)wish;
+    (void)counts;
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
 }
 
@@ -219,14 +220,14 @@ int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, 
     (void)plan;
     (void)lane;
     (void)wish;
-    return attnd_prepared_open(client, id, 0, fault);
+    return attnd_prepared_open(client, id, 0, 0, fault);
 }
 
 int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
                           struct attnd_fault *fault)
 {
     (void)run;
-    return attnd_prepared_open(client, id, 0, fault);
+    return attnd_prepared_open(client, id, 0, 0, fault);
 }
 
 int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)

@@ -1,6 +1,7 @@
 /* test_client_launch.c - libattnd's side of stream-ordered runs: what it writes when it rings, and
  * what it makes of replies and answers. */
 #include "client/internal.h"
+#include "schemas/engine.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/fake_daemon.h"
 #include "tests/support/harness/harness.h"
@@ -28,6 +29,7 @@ static struct {
     uint32_t opened, prepared, lane;
     int wished; /* the session has sent one */
     uint32_t wish;
+    int counts; /* the session has asked for an account */
     int with_lse;
 } daemon_is;
 
@@ -57,6 +59,7 @@ static enum fake_verdict answer(struct fake_daemon *self, const Attnd__Request *
         daemon_is.opened++;
         daemon_is.wished = request->mailbox_open->has_executor;
         daemon_is.wish = (uint32_t)request->mailbox_open->executor;
+        daemon_is.counts = request->mailbox_open->account;
     } else if (request->call_case == ATTND__REQUEST__CALL_PREPARE) {
         attnd__prepare_reply__init(&prepare);
         prepare.prepared = PREPARED;
@@ -283,6 +286,20 @@ static void a_session_that_does_not_say_leaves_it_to_the_service(void **state)
     CHECK_EQUAL(info.executor, ATTND_EXECUTE_SERVICE);
 }
 
+static void what_the_engine_executes_is_counted_in_a_page_of_the_services(void **state)
+{
+    uint32_t prepared;
+    (void)state;
+    execute_by_engine();
+    daemon_is.fds = 1;
+    daemon_is.size_bytes = ATTND_PAGE_BYTES;
+    CHECK_OK(attnd_prepare(session, 1, &args, &prepared));
+    CHECK_EQUAL(daemon_is.counts, 1);
+    struct attnd_engine_account *account = session->account.address;
+    CHECK(account != NULL);
+    account->lane[3].runs = 5; /* it can be written */
+}
+
 static void an_executor_with_a_mailbox_ends_the_session(void **state)
 {
     uint32_t memory;
@@ -331,6 +348,7 @@ int main(void)
         CASE(a_mailbox_that_makes_no_sense_ends_the_session),
         CASE(where_the_engine_executes_there_is_no_mailbox),
         CASE(a_session_that_does_not_say_leaves_it_to_the_service),
+        CASE(what_the_engine_executes_is_counted_in_a_page_of_the_services),
         CASE(an_executor_with_a_mailbox_ends_the_session),
         CASE(a_wait_without_end_ends_with_the_service),
     };

@@ -44,7 +44,7 @@ static void submit(struct attnd_sqe sqe)
 static void a_mailbox_is_known_when_it_is_watched(void **state)
 {
     (void)state;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, 0, &fault), 1);
     prepared_rig_expect_none(); /* the worker has not mapped its memory */
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
@@ -53,7 +53,7 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
     CHECK_EQUAL(slot->session, client.daemon->id);
     CHECK_EQUAL(slot->fresh, 1);
     prepared_rig_expect_no_answer();
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, 0, &fault), -ATTND_E_BUSY);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, 0, 0, &fault), -ATTND_E_BUSY);
     prepared_rig_retire(&command, 0);
     prepared_rig_expect_answer(0);
     CHECK_EQUAL(slot->fresh, 0);
@@ -62,7 +62,7 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
 static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **state)
 {
     (void)state;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, 0, &fault), 1);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
     struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
@@ -81,7 +81,7 @@ static void a_worker_without_mailboxes_is_said_to_be_one(void **state)
 {
     (void)state;
     stage.service.queue->info.mailbox_kind = 0;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, 0, 0, &fault), -ATTND_E_UNSUPPORTED);
     CHECK_EQUAL(fault.field, ATTND_F_MAILBOX);
 }
 

@@ -2,6 +2,7 @@
  * test_prepared_engine.c - a session whose engine executes its launched runs: everything is
  * answered at once, and the worker hears of nothing. And who decides that it is such a session.
  */
+#include "ipc/shm.h"
 #include "schemas/engine.h"
 #include "service/objects/image.h"
 #include "service/prepared/internal.h"
@@ -58,7 +59,7 @@ static int teardown(void **state)
 static Attnd__Executor open_mailbox(uint32_t wish)
 {
     uint8_t bytes[4096];
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, 0, &fault), 1);
     ssize_t got = recv(prepared_rig_peer, bytes, sizeof(bytes), 0);
     CHECK(got > 0);
     Attnd__Reply *reply = attnd__reply__unpack(NULL, (size_t)got, bytes);
@@ -106,7 +107,60 @@ static void it_is_open_at_once_without_memory(void **state)
     CHECK_EQUAL(stage.service.queue->mailboxes[index].memory, ATTND_NONE);
     CHECK_EQUAL(attnd_prepared_status(client.daemon, &status), 1);
     CHECK_EQUAL(status.by_engine, 1);
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, ATTND_EXECUTE_AUTO, &fault), -ATTND_E_BUSY);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, ATTND_EXECUTE_AUTO, 0, &fault),
+                -ATTND_E_BUSY);
+}
+
+/* Its engine asks for a page to count in. Return: the page, as the engine maps it. */
+static struct attnd_engine_account *open_counting(struct attnd_shm *mapped)
+{
+    char control[CMSG_SPACE(4 * sizeof(int))];
+    uint8_t bytes[4096];
+    int fd;
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, ATTND_EXECUTE_AUTO, 1, &fault), 1);
+    struct iovec part = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof(control)};
+    const ssize_t got = recvmsg(prepared_rig_peer, &message, MSG_CMSG_CLOEXEC);
+    CHECK(got > 0);
+    Attnd__Reply *reply = attnd__reply__unpack(NULL, (size_t)got, bytes);
+    CHECK(reply && reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_MAILBOX);
+    CHECK_EQUAL(reply->mailbox->memory, 0);
+    const uint64_t size_bytes = reply->mailbox->size_bytes;
+    attnd__reply__free_unpacked(reply, NULL);
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    CHECK(header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(fd)));
+    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    CHECK(size_bytes >= sizeof(struct attnd_engine_account));
+    CHECK(ftruncate(fd, 0) < 0); /* the daemon reads all of it, whatever the engine does */
+    CHECK_EQUAL(attnd_shm_map(fd, size_bytes, 1, mapped, &fault), 0);
+    return mapped->address;
+}
+
+static void what_it_has_executed_is_shown_as_it_counts(void **state)
+{
+    const uint64_t before_bytes = client.daemon->used[ATTND_QUOTA_DAEMON];
+    struct attnd_prepared_status status;
+    struct attnd_shm mapped;
+    (void)state;
+    struct attnd_engine_account *account = open_counting(&mapped);
+    CHECK_EQUAL(client.daemon->used[ATTND_QUOTA_DAEMON], before_bytes + ATTND_PAGE_BYTES);
+    CHECK_EQUAL(attnd_prepared_status(client.daemon, &status), 1);
+    CHECK_EQUAL(status.launches, 0);
+    account->lane[2] = (struct attnd_engine_sums){.runs = 7, .busy_ns = 1000};
+    account->lane[ATTND_LANES_MAX - 1] = (struct attnd_engine_sums){
+        .runs = 3, .busy_ns = 500, .errors = 2, .error_code = ATTND_E_TIMEOUT};
+    CHECK_EQUAL(attnd_prepared_status(client.daemon, &status), 1);
+    CHECK_EQUAL(status.launches, 10);
+    CHECK_EQUAL(status.busy_ns, 1500);
+    CHECK_EQUAL(status.errors, 2);
+    CHECK_EQUAL(status.error_code, ATTND_E_TIMEOUT);
+    CHECK_EQUAL(status.error_lane, ATTND_LANES_MAX - 1);
+    attnd_prepared_close(client.daemon);
+    CHECK_EQUAL(client.daemon->used[ATTND_QUOTA_DAEMON], before_bytes);
+    attnd_shm_unmap(&mapped);
 }
 
 static void runs_are_prepared_and_unprepared_at_once(void **state)
@@ -260,7 +314,7 @@ static void operations_are_shown_in_the_plans_image(void **state)
 
 static void expect_refused(uint32_t wish)
 {
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, 0, &fault), -ATTND_E_UNSUPPORTED);
     CHECK_EQUAL(fault.field, ATTND_F_EXECUTOR);
     CHECK_EQUAL(fault.value, ATTND_EXECUTE_ENGINE);
     CHECK_EQUAL(fault.index, ATTND_F_BACKEND);
@@ -271,7 +325,7 @@ static void expect_refused(uint32_t wish)
 /* The mailbox lies in host memory here, so that it can be made; the worker is not asked yet. */
 static void expect_service(uint32_t wish, const char *why)
 {
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, &fault), 1);
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, wish, 0, &fault), 1);
     prepared_rig_expect_no_answer();
     CHECK_EQUAL(client.daemon->mail->by_engine, 0);
     CHECK(strstr(client.daemon->mail->why, why) != NULL);
@@ -333,7 +387,7 @@ static void a_wish_for_the_service_is_granted_against_the_operators_word(void **
 static void a_wish_that_there_is_not_is_refused(void **state)
 {
     (void)state;
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, ATTND_EXECUTE_SERVICE + 1, &fault),
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, ATTND_EXECUTE_SERVICE + 1, 0, &fault),
                 -ATTND_E_INVALID);
     CHECK_EQUAL(fault.field, ATTND_F_EXECUTOR);
     CHECK_EQUAL(fault.limit, ATTND_EXECUTE_SERVICE);
@@ -346,6 +400,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(it_is_open_at_once_without_memory),
+        CASE(what_it_has_executed_is_shown_as_it_counts),
         CASE(runs_are_prepared_and_unprepared_at_once),
         CASE(a_run_that_does_not_suit_its_plan_is_refused_all_the_same),
         CASE(it_takes_nothing_of_the_workers_scratch),

@@ -244,7 +244,7 @@ static void call_any(void)
     if (engine.calling)
         return;
     if (!engine.opened) {
-        rc = attnd_prepared_open(client.daemon, 1, 0, &fault);
+        rc = attnd_prepared_open(client.daemon, 1, 0, 0, &fault);
     } else if (engine.prepared_count && below(3) == 0) {
         uint32_t i = below(engine.prepared_count), run = engine.prepared[i];
         engine.prepared[i] = engine.prepared[--engine.prepared_count];
