@@ -22,7 +22,8 @@ template <typename Value> Value median(std::vector<Value> values)
     return values[values.size() / 2];
 }
 
-extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers);
+extern "C" __global__ void attnd_engine_open(attnd::EngineSession *session, uint32_t workers,
+                                             attnd_engine_account *account);
 extern "C" __global__ void attnd_engine_prepare(attnd::EngineSession *session,
                                                 attnd_engine_run run);
 extern "C" __global__ void attnd_engine_refresh(attnd::EngineSession *session,
@@ -158,7 +159,7 @@ struct OwnLaunches {
                  scratch_bytes + 4096};
         variant = attnd::variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype,
                                        head->options);
-        attnd_engine_open<<<1, 1>>>(session, workers);
+        attnd_engine_open<<<1, 1>>>(session, workers, nullptr);
         return cudaDeviceSynchronize();
     }
 
