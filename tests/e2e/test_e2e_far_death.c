@@ -27,16 +27,16 @@ static struct harness giver, claimer;
 static void start_lent(struct claim_trial *trial, uint64_t seed)
 {
     far_start(&giver, &claimer, NULL);
-    trial_begin_early(trial, &giver, &claimer, seed);
+    claim_trial_begin_early(trial, &giver, &claimer, seed);
     trial->early = 0; /* the claim waits for its bytes */
-    trial_claim(trial);
-    trial_await_lent(&giver);
+    claim_trial_claim(trial);
+    claim_trial_await_lent(&giver);
 }
 
 static void stop_both(struct claim_trial *trial)
 {
     if (trial->giver.session)
-        trial_close(trial);
+        claim_trial_close(trial);
     harness_stop(&claimer);
     harness_stop(&giver);
 }
@@ -50,8 +50,8 @@ static void lose_the_link(const struct claim_trial *trial, uint32_t limit_ms)
         attnd_wait(trial->claimer.session, &completion, 1, (limit_ms + 500) * UINT64_C(1000000)),
         1);
     CHECK_EQUAL(completion.fault.code, -ATTND_E_PEER_LOST);
-    trial_await_returned(&giver, limit_ms);
-    trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_await_returned(&giver, limit_ms);
+    claim_trial_await_free(&claimer, "nothing is leased here");
 }
 
 static void lose_a_mover(struct harness *whose, int signal, uint64_t seed)
@@ -63,8 +63,8 @@ static void lose_a_mover(struct harness *whose, int signal, uint64_t seed)
     CHECK(mover > 0);
     CHECK_EQUAL(kill(mover, signal), 0);
     lose_the_link(&trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     CHECK(far_mover(whose) != mover);
     stop_both(&trial);
 }
@@ -98,8 +98,8 @@ static void a_network_that_goes_down_is_told_within_five(void **state)
     far_network(0);
     lose_the_link(&trial, TRIAL_STOPPED_MS);
     far_network(1);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -179,7 +179,7 @@ static void start_armed(const struct row *row, int signal)
         setenv("ATTND_CRASH", crash, 1);
     far_start_claimer(&claimer, NULL);
     unsetenv("ATTND_CRASH");
-    trial_await_linked(&claimer);
+    claim_trial_await_linked(&claimer);
 }
 
 /* A claim that has not succeeded has left the ticket, or it is spent and the giver's pages are
@@ -187,34 +187,34 @@ static void start_armed(const struct row *row, int signal)
 static void after_giver(const struct claim_trial *trial, int signal)
 {
     const enum trial_outcome outcome =
-        trial_answer(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
+        claim_trial_answer(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
 
     CHECK(outcome != TRIAL_DISCONNECTED);
-    trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_await_free(&claimer, "nothing is leased here");
     if (signal == SIGKILL) {
         harness_kill_daemon(&giver); /* it is dead: reaped */
         far_restart_giver(&giver);
         return;
     }
     CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
-    CHECK(!trial_claim_there(trial, TRIAL_LONG_MS) || outcome == TRIAL_FAILED);
+    CHECK(!claim_trial_claim_there(trial, TRIAL_LONG_MS) || outcome == TRIAL_FAILED);
 }
 
 static void after_claimer(const struct claim_trial *trial, int signal)
 {
     const int there =
-        trial_claim_there(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
+        claim_trial_claim_there(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
 
     if (signal == SIGKILL) {
-        CHECK_EQUAL(trial_answer(trial, TRIAL_KILLED_MS), TRIAL_DISCONNECTED);
+        CHECK_EQUAL(claim_trial_answer(trial, TRIAL_KILLED_MS), TRIAL_DISCONNECTED);
         harness_kill_daemon(&claimer);
         far_restart_claimer(&claimer);
         return;
     }
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    const enum trial_outcome outcome = trial_answer(trial, TRIAL_STOPPED_MS);
+    const enum trial_outcome outcome = claim_trial_answer(trial, TRIAL_STOPPED_MS);
     CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
-    trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_await_free(&claimer, "nothing is leased here");
 }
 
 struct mover_of {
@@ -232,13 +232,13 @@ static int is_replaced(void *context)
 static void after_mover(const struct claim_trial *trial, int signal, struct mover_of *before)
 {
     const uint32_t limit_ms = signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS;
-    const enum trial_outcome outcome = trial_answer(trial, limit_ms);
+    const enum trial_outcome outcome = claim_trial_answer(trial, limit_ms);
 
     harness_eventually(is_replaced, before, TRIAL_LONG_MS, "the mover is replaced");
 
     CHECK(outcome != TRIAL_DISCONNECTED);
-    CHECK(!trial_claim_there(trial, limit_ms) || outcome == TRIAL_FAILED);
-    trial_await_free(&claimer, "nothing is leased here");
+    CHECK(!claim_trial_claim_there(trial, limit_ms) || outcome == TRIAL_FAILED);
+    claim_trial_await_free(&claimer, "nothing is leased here");
 }
 
 static int run_row(void *context)
@@ -255,13 +255,13 @@ static int run_row(void *context)
             signal, victim_names[row->victim], early ? ", layer by layer" : "");
     start_armed(row, signal);
     if (early)
-        trial_begin_early(&trial, &giver, &claimer, seed);
+        claim_trial_begin_early(&trial, &giver, &claimer, seed);
     else
-        trial_begin(&trial, &giver, &claimer, seed);
+        claim_trial_begin(&trial, &giver, &claimer, seed);
     struct mover_of mover = {row->victim == MOVER_OF_GIVER ? &giver : &claimer, 0};
     mover.pid = far_mover(mover.whose);
     arm();
-    trial_claim(&trial);
+    claim_trial_claim(&trial);
     harness_eventually(has_fired, NULL, TRIAL_LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
@@ -269,8 +269,8 @@ static int run_row(void *context)
         after_claimer(&trial, signal);
     else
         after_mover(&trial, signal, &mover);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
     return 0;
 }
@@ -315,7 +315,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     (void)state;
 
     start_armed(&row, SIGSTOP);
-    trial_begin(&trial, &giver, &claimer, 9);
+    claim_trial_begin(&trial, &giver, &claimer, 9);
     arm();
     side_claim(&trial.claimer, &trial.ticket, TRIAL_PAGES, &(struct attnd_op){.user_data = 1});
     harness_eventually(has_fired, NULL, TRIAL_LONG_MS, "a fragment has come");
@@ -324,10 +324,10 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     CHECK_EQUAL(side_leased(&claimer), TRIAL_PAGES);
     CHECK_ERROR(attnd_pages_alloc(trial.claimer.session, trial.claimer.pool, 40, pages),
                 ATTND_E_NO_SPACE);
-    trial_await_free(&claimer, "the mover is gone: they are free");
-    CHECK_EQUAL(trial_claim_there(&trial, TRIAL_LONG_MS), 1);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    claim_trial_await_free(&claimer, "the mover is gone: they are free");
+    CHECK_EQUAL(claim_trial_claim_there(&trial, TRIAL_LONG_MS), 1);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 

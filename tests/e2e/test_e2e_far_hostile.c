@@ -75,7 +75,7 @@ static void whoever_lacks_the_key_gets_no_link(void **state)
     CHECK_EQUAL(side_linked(&claimer), 0);
     harness_kill_daemon(&claimer); /* and again, with the right one */
     far_restart_claimer(&claimer);
-    trial_once_more(&giver, &claimer);
+    claim_trial_once_more(&giver, &claimer);
     harness_stop(&claimer);
     harness_stop(&giver);
 }
@@ -115,7 +115,7 @@ static void noise_gets_a_nonce_at_most(void **state)
         (void)send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
         CHECK(hear_all(fd) <= 128);
     }
-    trial_once_more(&giver, &claimer);
+    claim_trial_once_more(&giver, &claimer);
     harness_stop(&claimer);
     harness_stop(&giver);
 }
@@ -131,7 +131,7 @@ static void strangers_that_say_nothing_keep_nobody_out(void **state)
     for (int i = 0; i < SILENT; i++) /* more than are let in at once: the rest waits */
         fds[i] = connect_there();
     far_start_claimer(&claimer, NULL);
-    trial_once_more(&giver, &claimer);
+    claim_trial_once_more(&giver, &claimer);
     for (int i = 0; i < SILENT; i++)
         close(fds[i]);
     harness_stop(&claimer);

@@ -38,10 +38,10 @@ static const struct side_shape shape = {
 static void start_held(struct claim_trial *trial, uint64_t seed, pid_t *worker)
 {
     hand_over_start(&giver, &claimer, (const char *const[]){"--watchdog", "0", NULL});
-    trial_begin(trial, &giver, &claimer, seed);
+    claim_trial_begin(trial, &giver, &claimer, seed);
     *worker = harness_stop_worker(&claimer);
-    trial_claim(trial);
-    trial_await_lent(&giver);
+    claim_trial_claim(trial);
+    claim_trial_await_lent(&giver);
 }
 
 static void stop_both(struct claim_trial *trial)
@@ -62,12 +62,12 @@ static void a_killed_giver_is_told_within_a_second(void **state)
 
     start_held(&trial, 1, &worker);
     harness_kill_daemon(&giver);
-    CHECK_EQUAL(trial_answer(&trial, KILLED_MS), TRIAL_FAILED);
+    CHECK_EQUAL(claim_trial_answer(&trial, KILLED_MS), TRIAL_FAILED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    trial_await_free(&claimer, "nothing is leased here");
-    trial_close(&trial);
+    claim_trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_close(&trial);
     harness_restart(&giver, NULL);
-    trial_once_more(&giver, &claimer);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -79,12 +79,12 @@ static void a_giver_that_stands_still_is_told_within_five(void **state)
 
     start_held(&trial, 2, &worker);
     CHECK_EQUAL(kill(giver.daemon, SIGSTOP), 0);
-    CHECK_EQUAL(trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
+    CHECK_EQUAL(claim_trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
     CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    CHECK_EQUAL(trial_claim_there(&trial, LONG_MS), 1);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    CHECK_EQUAL(claim_trial_claim_there(&trial, LONG_MS), 1);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -97,13 +97,13 @@ static void a_killed_claimer_gives_the_ticket_back_within_a_second(void **state)
 
     start_held(&trial, 3, &worker);
     harness_kill_daemon(&claimer);
-    CHECK_EQUAL(trial_claim_there(&trial, KILLED_MS), 1);
-    CHECK_EQUAL(trial_answer(&trial, KILLED_MS), TRIAL_DISCONNECTED);
+    CHECK_EQUAL(claim_trial_claim_there(&trial, KILLED_MS), 1);
+    CHECK_EQUAL(claim_trial_answer(&trial, KILLED_MS), TRIAL_DISCONNECTED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    trial_close(&trial);
+    claim_trial_close(&trial);
     snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
     harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
-    trial_once_more(&giver, &claimer);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -117,15 +117,15 @@ static void a_claimer_that_stood_still_uses_nothing_that_it_lost(void **state)
 
     start_held(&trial, 4, &worker);
     CHECK_EQUAL(kill(claimer.daemon, SIGSTOP), 0);
-    CHECK_EQUAL(trial_claim_there(&trial, STOPPED_MS), 1);
+    CHECK_EQUAL(claim_trial_claim_there(&trial, STOPPED_MS), 1);
     CHECK_OK(attnd_pages_alloc(trial.giver.session, trial.giver.pool, PAGES, pages));
     side_fill(&trial.giver, pages, PAGES, 1000);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    CHECK_EQUAL(trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
-    trial_await_free(&claimer, "nothing is leased here");
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    CHECK_EQUAL(claim_trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
+    claim_trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -137,9 +137,9 @@ static void a_worker_that_dies_is_followed_by_one_that_brings_them(void **state)
 
     start_held(&trial, 5, &worker);
     CHECK_EQUAL(kill(worker, SIGKILL), 0);
-    CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+    CHECK_EQUAL(claim_trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -167,18 +167,18 @@ static void an_engine_that_dies_gives_the_ticket_back(void **state)
     (void)state;
 
     hand_over_start(&giver, &claimer, (const char *const[]){"--watchdog", "0", NULL});
-    trial_begin(&trial, &giver, &claimer, 6);
+    claim_trial_begin(&trial, &giver, &claimer, 6);
     engine->ticket = &trial.ticket;
     const pid_t worker = harness_stop_worker(&claimer);
     const pid_t pid = harness_fork(claim_and_wait, engine);
     harness_await(&engine->claimed, 1);
-    trial_await_lent(&giver);
+    claim_trial_await_lent(&giver);
     harness_kill(pid);
-    trial_await_returned(&giver, KILLED_MS);
+    claim_trial_await_returned(&giver, KILLED_MS);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    trial_await_free(&claimer, "nothing is leased here");
-    trial_claim(&trial);
-    CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
+    claim_trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_claim(&trial);
+    CHECK_EQUAL(claim_trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
     stop_both(&trial);
 }
 
@@ -243,7 +243,7 @@ static void start_armed(const struct row *row, int signal)
     snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
     harness_start(&claimer, (const char *const[]){"--peer", peer, NULL});
     unsetenv("ATTND_CRASH");
-    trial_await_linked(&claimer);
+    claim_trial_await_linked(&claimer);
 }
 
 /* Of the giver, or of the claimer: a claim that has not succeeded has left the ticket, or it is
@@ -251,35 +251,35 @@ static void start_armed(const struct row *row, int signal)
 static void after_giver(const struct claim_trial *trial, int signal)
 {
     const enum trial_outcome outcome =
-        trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
+        claim_trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
 
     CHECK(outcome != TRIAL_DISCONNECTED);
-    trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_await_free(&claimer, "nothing is leased here");
     if (signal == SIGKILL) {
         harness_kill_daemon(&giver); /* it is dead: reaped */
         harness_restart(&giver, NULL);
         return;
     }
     CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
-    CHECK(!trial_claim_there(trial, LONG_MS) || outcome == TRIAL_FAILED);
+    CHECK(!claim_trial_claim_there(trial, LONG_MS) || outcome == TRIAL_FAILED);
 }
 
 static void after_claimer(const struct claim_trial *trial, int signal)
 {
-    const int there = trial_claim_there(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
+    const int there = claim_trial_claim_there(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
     char peer[160];
 
     if (signal == SIGKILL) {
-        CHECK_EQUAL(trial_answer(trial, KILLED_MS), TRIAL_DISCONNECTED);
+        CHECK_EQUAL(claim_trial_answer(trial, KILLED_MS), TRIAL_DISCONNECTED);
         harness_kill_daemon(&claimer);
         snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
         harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
         return;
     }
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    const enum trial_outcome outcome = trial_answer(trial, STOPPED_MS);
+    const enum trial_outcome outcome = claim_trial_answer(trial, STOPPED_MS);
     CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
-    trial_await_free(&claimer, "nothing is leased here");
+    claim_trial_await_free(&claimer, "nothing is leased here");
 }
 
 static void run_row(const struct row *row, int signal, int early)
@@ -294,20 +294,20 @@ static void run_row(const struct row *row, int signal, int early)
             early ? ", layer by layer" : "");
     start_armed(row, signal);
     if (early)
-        trial_begin_early(&trial, &giver, &claimer, seed);
+        claim_trial_begin_early(&trial, &giver, &claimer, seed);
     else
-        trial_begin(&trial, &giver, &claimer, seed);
+        claim_trial_begin(&trial, &giver, &claimer, seed);
     arm();
-    trial_claim(&trial);
+    claim_trial_claim(&trial);
     harness_eventually(has_fired, NULL, LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
     else if (row->victim == OF_CLAIMER)
         after_claimer(&trial, signal);
     else
-        CHECK_EQUAL(trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
-    trial_close(&trial);
-    trial_once_more(&giver, &claimer);
+        CHECK_EQUAL(claim_trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
+    claim_trial_close(&trial);
+    claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
 
@@ -365,7 +365,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     (void)state;
 
     start_armed(&row, SIGSTOP);
-    trial_begin(&trial, &giver, &claimer, 9);
+    claim_trial_begin(&trial, &giver, &claimer, 9);
     arm();
     side_claim(&trial.claimer, &trial.ticket, PAGES, &(struct attnd_op){.user_data = 1});
     harness_eventually(has_fired, NULL, LONG_MS, "the piece is begun");
@@ -374,7 +374,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     CHECK_EQUAL(side_leased(&claimer), PAGES);
     CHECK_ERROR(attnd_pages_alloc(trial.claimer.session, trial.claimer.pool, 40, pages),
                 ATTND_E_NO_SPACE);
-    trial_await_free(&claimer, "its worker is gone: they are free");
+    claim_trial_await_free(&claimer, "its worker is gone: they are free");
     stop_both(&trial);
 }
 

@@ -36,22 +36,22 @@ static int is_lent_no_more(void *context)
     return !is_lent(context);
 }
 
-void trial_await_lent(struct harness *giver)
+void claim_trial_await_lent(struct harness *giver)
 {
     harness_eventually(is_lent, giver, TRIAL_LONG_MS, "the ticket is lent");
 }
 
-void trial_await_returned(struct harness *giver, uint32_t limit_ms)
+void claim_trial_await_returned(struct harness *giver, uint32_t limit_ms)
 {
     harness_eventually(is_lent_no_more, giver, limit_ms, "the ticket is lent no more");
 }
 
-void trial_await_free(struct harness *service, const char *what)
+void claim_trial_await_free(struct harness *service, const char *what)
 {
     harness_eventually(nothing_is_leased, service, TRIAL_LONG_MS, what);
 }
 
-void trial_await_linked(struct harness *claimer)
+void claim_trial_await_linked(struct harness *claimer)
 {
     harness_eventually(is_linked, claimer, TRIAL_LONG_MS, "the claimer is linked");
 }
@@ -66,16 +66,16 @@ static void open_sides(struct claim_trial *trial, struct harness *giver, struct 
     side_open(&trial->claimer, claimer, &shape, SIDE_BY_HEAD);
 }
 
-void trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
-                 uint64_t seed)
+void claim_trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+                       uint64_t seed)
 {
     open_sides(trial, giver, claimer, seed);
     side_offer(&trial->giver, PAGES, seed, 600000, &trial->ticket);
 }
 
 /* Bytes that are there before their layers are said to be whole; the ticket alone has the pages. */
-void trial_begin_early(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
-                       uint64_t seed)
+void claim_trial_begin_early(struct claim_trial *trial, struct harness *giver,
+                             struct harness *claimer, uint64_t seed)
 {
     int32_t pages[PAGES];
 
@@ -88,7 +88,7 @@ void trial_begin_early(struct claim_trial *trial, struct harness *giver, struct 
     CHECK_OK(attnd_pages_free(trial->giver.session, trial->giver.pool, PAGES, pages));
 }
 
-void trial_claim(const struct claim_trial *trial)
+void claim_trial_claim(const struct claim_trial *trial)
 {
     const struct attnd_claim_args args = {.size = sizeof(args),
                                           .pool = trial->claimer.pool,
@@ -105,7 +105,7 @@ void trial_claim(const struct claim_trial *trial)
     }
 }
 
-void trial_close(struct claim_trial *trial)
+void claim_trial_close(struct claim_trial *trial)
 {
     side_close(&trial->giver);
     side_close(&trial->claimer);
@@ -138,7 +138,7 @@ static enum trial_outcome arrive(const struct claim_trial *trial, const int32_t 
 }
 
 /* The answer of the claim, at most @limit_ms after now. Pages of one that succeeded are right. */
-enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_ms)
+enum trial_outcome claim_trial_answer(const struct claim_trial *trial, uint32_t limit_ms)
 {
     struct attnd_completion completion = {0};
     int32_t pages[PAGES];
@@ -167,19 +167,19 @@ enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_
 
 /* The ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that it is lent no more, and
  * that its layers are whole. */
-int trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
+int claim_trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
 {
     const uint64_t end_ns = harness_now_ns() + TRIAL_LONG_MS * UINT64_C(1000000);
     int32_t pages[PAGES];
     uint32_t pool;
     int rc;
 
-    trial_await_returned(trial->giver_service, limit_ms);
+    claim_trial_await_returned(trial->giver_service, limit_ms);
     do
         rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
     while (rc == -ATTND_E_BUSY && harness_now_ns() < end_ns); /* a question may be on its way */
     if (rc == -ATTND_E_EXPIRED) {
-        trial_await_free(trial->giver_service, "the giver has its pages back");
+        claim_trial_await_free(trial->giver_service, "the giver has its pages back");
         return 0;
     }
     CHECK_EQUAL(rc, PAGES);
@@ -190,15 +190,15 @@ int trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
 }
 
 /* All over again, to see that it works. */
-void trial_once_more(struct harness *giver, struct harness *claimer)
+void claim_trial_once_more(struct harness *giver, struct harness *claimer)
 {
     struct claim_trial trial;
 
-    trial_await_linked(claimer);
-    trial_begin(&trial, giver, claimer, 77);
-    trial_claim(&trial);
-    CHECK_EQUAL(trial_answer(&trial, TRIAL_LONG_MS), TRIAL_SUCCEEDED);
-    trial_await_free(giver, "the giver has its pages back");
-    trial_await_free(claimer, "nothing is leased here");
-    trial_close(&trial);
+    claim_trial_await_linked(claimer);
+    claim_trial_begin(&trial, giver, claimer, 77);
+    claim_trial_claim(&trial);
+    CHECK_EQUAL(claim_trial_answer(&trial, TRIAL_LONG_MS), TRIAL_SUCCEEDED);
+    claim_trial_await_free(giver, "the giver has its pages back");
+    claim_trial_await_free(claimer, "nothing is leased here");
+    claim_trial_close(&trial);
 }

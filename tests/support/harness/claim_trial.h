@@ -25,31 +25,32 @@ struct claim_trial {
     int early; /* layers are offered one after the other, and the claim does not wait for them */
 };
 
-/** trial_begin() - engines of both, and a ticket of TRIAL_PAGES pages. */
-void trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
-                 uint64_t seed);
-/** trial_begin_early() - the same, of layers that are not whole yet. */
-void trial_begin_early(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
+/** claim_trial_begin() - engines of both, and a ticket of TRIAL_PAGES pages. */
+void claim_trial_begin(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
                        uint64_t seed);
-/** trial_claim() - submit the claim; of an early one the layers become whole behind it. */
-void trial_claim(const struct claim_trial *trial);
-/** trial_answer() - of the claim, at most @limit_ms after now. Pages of one that succeeded are
- * right, and given back. */
-enum trial_outcome trial_answer(const struct claim_trial *trial, uint32_t limit_ms);
-/** trial_claim_there() - the ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits that
- * it is lent no more, and that its layers are whole. */
-int trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms);
-/** trial_once_more() - all over again, to see that it works. */
-void trial_once_more(struct harness *giver, struct harness *claimer);
-/** trial_close() - its engines leave. */
-void trial_close(struct claim_trial *trial);
+/** claim_trial_begin_early() - the same, of layers that are not whole yet. */
+void claim_trial_begin_early(struct claim_trial *trial, struct harness *giver,
+                             struct harness *claimer, uint64_t seed);
+/** claim_trial_claim() - submit the claim; of an early one the layers become whole behind it. */
+void claim_trial_claim(const struct claim_trial *trial);
+/** claim_trial_answer() - of the claim, at most @limit_ms after now. Pages of one that succeeded
+ * are right, and given back. */
+enum trial_outcome claim_trial_answer(const struct claim_trial *trial, uint32_t limit_ms);
+/** claim_trial_claim_there() - the ticket is claimed at the giver. Return: 1; 0 it is spent. Awaits
+ * that it is lent no more, and that its layers are whole. */
+int claim_trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms);
+/** claim_trial_once_more() - all over again, to see that it works. */
+void claim_trial_once_more(struct harness *giver, struct harness *claimer);
+/** claim_trial_close() - its engines leave. */
+void claim_trial_close(struct claim_trial *trial);
 
-/** trial_await_lent(), trial_await_returned() - a ticket of the giver is under way, or none is. */
-void trial_await_lent(struct harness *giver);
-void trial_await_returned(struct harness *giver, uint32_t limit_ms);
-/** trial_await_free() - nothing is leased in @service. */
-void trial_await_free(struct harness *service, const char *what);
-/** trial_await_linked() - @claimer is linked to the giver. */
-void trial_await_linked(struct harness *claimer);
+/** claim_trial_await_lent(), claim_trial_await_returned() - a ticket of the giver is under way, or
+ * none is. */
+void claim_trial_await_lent(struct harness *giver);
+void claim_trial_await_returned(struct harness *giver, uint32_t limit_ms);
+/** claim_trial_await_free() - nothing is leased in @service. */
+void claim_trial_await_free(struct harness *service, const char *what);
+/** claim_trial_await_linked() - @claimer is linked to the giver. */
+void claim_trial_await_linked(struct harness *claimer);
 
 #endif
