@@ -4,9 +4,10 @@
 Both do the same calls on the same service in short turns, and the figure is the median difference
 of a turn's medians. With --generate, client/python/examples/generate.py is run too, and the record
 says how many of its tokens equal those of eager attention. --fuzz SECONDS goes on with calls of the
-whole package for so long (client/python/tests/test_property.py). --architectures builds each model
-of transformers that can be small (test_architectures.py). --gpu DEVICE does both on a GPU of that
-name: tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
+whole package for so long (client/python/tests/test_property.py), in --processes at once.
+--architectures builds each model of transformers that can be small (test_architectures.py). --gpu
+DEVICE does both on a GPU of that name: tokens by the CUDA worker, and in place of C FlashInfer's
+plan() of 64 decodes beside ours.
 
     make && make check-python      # the program in C, and an interpreter with what models need
     ATTND_LIBRARY_PATH=build build/python/bin/python bench/python.py --generate
@@ -34,6 +35,7 @@ from service import BUILD, service  # noqa: E402
 
 REQUESTS, HEADS, DIM, ROUNDS, TURNS = 64, 8, 64, 100, 201
 GENERATE_S = 600
+SEEDS = 100000  # more than a process comes to
 
 
 def turns_us(path):
@@ -81,39 +83,51 @@ def tokens_checked(device):
     return int(said[1])
 
 
-def test_output(name, wants, **variables):
-    """What a test program of the package prints; it ends this one if the test fails, or if it does
-    not print what it should. Return: the match."""
+def test_begun(name, **variables):
+    """A test program of the package, which runs."""
     places = {"ATTND_BUILD": str(BUILD), "PYTHONPATH": str(ROOT / "client/python")}
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "unittest", name], stdout=subprocess.PIPE, text=True,
         cwd=ROOT / "client/python/tests", env=dict(os.environ, **places, **variables),
     )  # fmt: skip
-    said = re.search(wants, done.stdout, re.MULTILINE)
-    if done.returncode != 0 or said is None:
+
+
+def test_output(name, run, wants):
+    """What it prints; it ends this one if the test fails, or if it does not print what it should.
+    Return: the match."""
+    text = run.communicate()[0]
+    said = re.search(wants, text, re.MULTILINE)
+    if run.returncode != 0 or said is None:
+        print(text)
         sys.exit(f"bench/python.py: {name} failed")
     return said
 
 
-def calls_fuzzed(seconds, seed):
-    said = test_output(
-        "test_property", r"^python.calls_fuzzed (\d+) calls, (.*)$",
-        ATTND_PROPERTY_S=str(seconds), ATTND_PROPERTY_SEED=str(seed),
-    )  # fmt: skip
+def calls_fuzzed(seconds, seed, processes):
+    """In so many processes at once, each with seeds and a service of its own."""
+    seeds = [seed + SEEDS * i for i in range(processes)]
+    runs = [
+        test_begun("test_property", ATTND_PROPERTY_S=str(seconds), ATTND_PROPERTY_SEED=str(first))
+        for first in seeds
+    ]
+    wants = r"^python.calls_fuzzed (\d+) calls, (.*)$"
+    calls = sum(int(test_output("test_property", run, wants)[1]) for run in runs)
     return (
-        "python.calls_fuzzed", int(said[1]), "calls", "higher",
-        f"of the whole package, in any order: no wrong answer, signal, hang or leak; {said[2]}",
+        "python.calls_fuzzed", calls, "calls", "higher",
+        "of the whole package, in any order: no wrong answer, signal, hang or leak; "
+        f"{processes} processes, first seeds {seeds[0]} to {seeds[-1]}",
     )  # fmt: skip
 
 
 def architectures():
     said = test_output(
-        "test_architectures",
+        "test_architectures", test_begun("test_architectures"),
         r"^(\d+) same, (\d+) refused, (\d+) WRONG, (\d+) BROKEN, (\d+) not built$",
-    )
+    )  # fmt: skip
     same, refused, wrong, broken, rest = (int(x) for x in said.groups())
     return (
-        "python.architectures", round(100 * (same + refused) / (same + refused + wrong + broken), 1),
+        "python.architectures",
+        round(100 * (same + refused) / (same + refused + wrong + broken), 1),
         "%", "higher",
         f"{same} have eager's tokens, {refused} are refused by name in their first pass, "
         f"{wrong + broken} are wrong; {rest} cannot be built small",
@@ -173,6 +187,9 @@ def main():
     options.add_argument(
         "--fuzz", metavar="SECONDS", type=int, help="calls of the whole package for so long"
     )
+    options.add_argument(
+        "--processes", metavar="N", type=int, default=1, help="that do so at once (1)"
+    )
     options.add_argument("--seed", metavar="N", type=int, default=0, help="where they begin (0)")
     options.add_argument(
         "--architectures", action="store_true", help="each model that transformers builds small"
@@ -214,7 +231,7 @@ def main():
             "generate.py: continuous batching, a shared prefix; none differs from eager attention",
         ))  # fmt: skip
     if options.fuzz:
-        found.append(calls_fuzzed(options.fuzz, options.seed))
+        found.append(calls_fuzzed(options.fuzz, options.seed, options.processes))
     if options.architectures:
         found.append(architectures())
     for name, value, unit, _, notes in found:
