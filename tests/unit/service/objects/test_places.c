@@ -252,6 +252,34 @@ static void no_output_lies_in_a_plane_of_any_pool(void **state)
     refused(ATTND_E_OVERLAP, ATTND_F_LSE, 2 * PLANE_BYTES + 4, 2 * PLANE_BYTES);
 }
 
+/* K in one memory and V in another, whose index is the lower one. */
+static void planes_of_two_memories_are_each_found_in_theirs(void **state)
+{
+    struct attnd_sqe_run *run = &rig.op.sqe.u.run;
+    struct attnd_memory *lies_in[] = {&rig.memories[POOLS - 2], &rig.memories[POOLS - 1]};
+    struct attnd_interval intervals[2];
+    uint32_t ends[2];
+    (void)state;
+    rig.memories[POOLS - 1].planes = NULL;
+    rig.heap.planes[1].memory = lies_in[0]->index;
+    rig.pool.memories = lies_in;
+    rig.pool.memories_count = 2;
+    rig.pool.intervals = intervals;
+    rig.pool.intervals_end = ends;
+    attnd_pool_occupy(&rig.pool);
+    assert_int_equal(ends[0], 1);
+    assert_int_equal(ends[1], 2);
+    run->o_memory = POOLS;
+    run->o_offset_bytes = 0;
+    refused(ATTND_E_OVERLAP, ATTND_F_O, 0, 0);
+    run->o_offset_bytes = 2 * PLANE_BYTES;
+    assert_int_equal(resolve(), 0);
+    run->o_memory = POOLS - 1;
+    refused(ATTND_E_OVERLAP, ATTND_F_O, 2 * PLANE_BYTES, 2 * PLANE_BYTES);
+    run->o_offset_bytes = PLANE_BYTES;
+    assert_int_equal(resolve(), 0);
+}
+
 static void rows_that_are_read_may_lie_in_a_pool(void **state)
 {
     (void)state;
@@ -307,6 +335,7 @@ int main(void)
         TEST(an_output_touches_no_other_place),
         TEST(two_handles_of_one_memory_are_one_memory),
         TEST(no_output_lies_in_a_plane_of_any_pool),
+        TEST(planes_of_two_memories_are_each_found_in_theirs),
         TEST(rows_that_are_read_may_lie_in_a_pool),
         TEST(pools_are_not_looked_at_where_they_were_before),
         TEST(an_append_does_not_read_what_it_writes),
