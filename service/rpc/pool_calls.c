@@ -93,7 +93,7 @@ static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *sh
     for (uint32_t is_v = 0; is_v < 2; is_v++)
         for (uint32_t layer = 0; layer < shape->layers; layer++)
             layout->planes[is_v * shape->layers + layer] = (struct attnd_heap_plane){
-                .memory = layout->memories[0]->index,
+                .memory = (*made)->index,
                 .offset_bytes = (2 * (uint64_t)layer + is_v) * plane_bytes,
                 .stride_page = token * shape->page_size,
                 .stride_token = token,
