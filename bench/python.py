@@ -83,11 +83,12 @@ def tokens_checked(device):
     return int(said[1])
 
 
-def test_begun(name, **variables):
-    """A test program of the package, which runs."""
+def test_begun(name, cpu=None, **variables):
+    """A test program of the package, which runs. @cpu: it and its service have that one alone."""
+    pinned = ["taskset", "-c", str(cpu)] if cpu is not None else []
     places = {"ATTND_BUILD": str(BUILD), "PYTHONPATH": str(ROOT / "client/python")}
     return subprocess.Popen(
-        [sys.executable, "-m", "unittest", name], stdout=subprocess.PIPE, text=True,
+        [*pinned, sys.executable, "-m", "unittest", name], stdout=subprocess.PIPE, text=True,
         cwd=ROOT / "client/python/tests", env=dict(os.environ, **places, **variables),
     )  # fmt: skip
 
@@ -104,12 +105,14 @@ def test_output(name, run, wants):
 
 
 def calls_fuzzed(seconds, seed, processes):
-    """In so many processes at once, each with seeds and a service of its own."""
+    """In so many processes at once, each with seeds, a service and a processor of its own."""
     seeds = [seed + SEEDS * i for i in range(processes)]
+    cpus = sorted(os.sched_getaffinity(0))
     runs = [
-        test_begun("test_property", ATTND_PROPERTY_S=str(seconds), ATTND_PROPERTY_SEED=str(first))
-        for first in seeds
-    ]
+        test_begun("test_property", cpus[i % len(cpus)], ATTND_PROPERTY_S=str(seconds),
+                   ATTND_PROPERTY_SEED=str(first))
+        for i, first in enumerate(seeds)
+    ]  # fmt: skip
     wants = r"^python.calls_fuzzed (\d+) calls, (.*)$"
     calls = sum(int(test_output("test_property", run, wants)[1]) for run in runs)
     return (

@@ -37,7 +37,7 @@ static struct attnd_session *session_new(void)
     memset(session, 0, sizeof(*session));
     session->forks = attnd_peek32(&attnd_session_forks);
     session->socket = session->notify = session->doorbell_fd = session->event = -1;
-    session->submission.fd = session->completion.fd = -1;
+    session->submission.fd = session->completion.fd = session->account.fd = -1;
     pthread_mutex_init(&session->call_lock, NULL);
     pthread_mutex_init(&session->objects_lock, NULL);
     session->datagram = malloc(attnd_call_buffer_bytes());

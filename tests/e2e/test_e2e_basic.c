@@ -6,9 +6,11 @@
 
 #include "schemas/abi.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -187,6 +189,24 @@ static void device_memory_is_made_by_the_cuda_worker_and_refused_by_name_elsewhe
     attnd_close(session);
 }
 
+static void an_ended_session_has_closed_its_own_descriptors_alone(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = e2e_batch();
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct engine engine;
+
+    CHECK(null >= 0);
+    CHECK_EQUAL(dup2(null, 0), 0); /* the number that a forgotten field would name */
+    close(null);
+    const uint32_t before = harness_descriptors(getpid());
+    engine_open(&engine, harness->socket, "tidy");
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+    CHECK_EQUAL(harness_descriptors(getpid()), before);
+    CHECK(fcntl(0, F_GETFD) >= 0);
+}
+
 static int use_after_fork(void *context)
 {
     struct engine *engine = context;
@@ -229,6 +249,7 @@ int main(void)
         E2E_TEST(a_batch_of_nothing_completes),
         E2E_TEST(memory_of_the_engine_and_pools_of_the_service_do_as_well),
         E2E_TEST(device_memory_is_made_by_the_cuda_worker_and_refused_by_name_elsewhere),
+        E2E_TEST(an_ended_session_has_closed_its_own_descriptors_alone),
         E2E_TEST(a_forked_child_is_refused_and_disturbs_nothing),
     };
 
