@@ -31,6 +31,7 @@ $(BUILD)/fuzz/fuzz_trace: $(patsubst %,$(BUILD)/fuzz/obj/bench/replay/%.o,trace 
 $(BUILD)/fuzz/fuzz_trace: LDLIBS_FUZZ := -ljansson
 $(BUILD)/fuzz/fuzz_config: $(patsubst %,$(BUILD)/fuzz/obj/service/daemon/%.o,config options \
                                        options_list options_own machine) \
+                           $(BUILD)/fuzz/obj/service/args/address.o \
                            $(BUILD)/fuzz/obj/persistent/modules.o
 $(BUILD)/fuzz/fuzz_config: LDLIBS_FUZZ := -linih
 
