@@ -13,7 +13,9 @@
  * --portable DIR: by the kernels of every GPU from sm_80 on, kernels/portable of a build; only
  * shapes whose kernels are there.
  * --engine 1: each shape then also as launches in a stream, in graphs of a run for each layer with
- * a kernel between two of them, less the same graph without the runs.
+ * a kernel between two of them, less the same graph without the runs; and with straight code in
+ * front of each run. That code is fetched anew behind a run, which is in the second figure: it is
+ * of use beside that of another build, not by itself.
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
  * profiler needs.
  */

@@ -26,24 +26,31 @@ static bool is_linked(const char *path)
     return linked;
 }
 
+bool bench_private_linked(const char *claimer, char *why, size_t why_bytes)
+{
+    static const struct timespec period = {.tv_nsec = 5000000};
+
+    for (int waited_ms = 0; waited_ms < LINK_TIMEOUT_MS; waited_ms += 5) {
+        if (is_linked(claimer))
+            return true;
+        nanosleep(&period, NULL);
+    }
+    snprintf(why, why_bytes, "the services have not found each other after %d s",
+             LINK_TIMEOUT_MS / 1000);
+    return false;
+}
+
 const char *bench_private_peer(const char *attnd_path, const char *giver, char *why,
                                size_t why_bytes)
 {
-    static const struct timespec period = {.tv_nsec = 5000000};
     char peer[128];
     const char *const arguments[] = {"--quiet", "--peer", peer, NULL};
     const char *path;
 
     snprintf(peer, sizeof(peer), "giver=%s", giver);
     path = bench_private_start(attnd_path, arguments, why, why_bytes);
-    for (int waited_ms = 0; path && waited_ms < LINK_TIMEOUT_MS; waited_ms += 5) {
-        if (is_linked(path))
-            return path;
-        nanosleep(&period, NULL);
-    }
-    if (path)
-        snprintf(why, why_bytes, "the services have not found each other after %d s",
-                 LINK_TIMEOUT_MS / 1000);
+    if (path && bench_private_linked(path, why, why_bytes))
+        return path;
     bench_private_stop();
     return NULL;
 }

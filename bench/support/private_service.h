@@ -9,6 +9,7 @@
 #ifndef ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
 #define ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -28,6 +29,9 @@ const char *bench_private_start(const char *attnd_path, const char *const *argum
  * can claim tickets of that one. Return: as bench_private_start(). */
 const char *bench_private_peer(const char *attnd_path, const char *giver, char *why,
                                size_t why_bytes);
+/** bench_private_linked() - waits until @claimer, the socket of a service with one peer, and that
+ * peer have found each other. Return: have they; if not, @why receives a sentence. */
+bool bench_private_linked(const char *claimer, char *why, size_t why_bytes);
 
 /** bench_private_stop() - end children and daemons, wait for them, remove the directory. Harmless
  * without a daemon. */

@@ -3,7 +3,6 @@
 
 #include "bench/support/private_service.h"
 #include "schemas/clock.h"
-#include "service/ctl/attnctl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,7 +27,6 @@
 #define HERE "10.77.0.2"
 #define PLAIN_PORT 7201
 #define PIECES_AT_ONCE 256u
-#define LINK_TIMEOUT_MS 10000
 
 static bool fail(struct bench_suite *suite, const char *what)
 {
@@ -108,36 +106,6 @@ static const char *write_key(void)
     return path;
 }
 
-static bool is_linked(const char *path)
-{
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
-    Attnd__Reply *reply;
-    bool linked;
-
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    if (attnctl_ask(path, &request, &reply))
-        return false;
-    linked = reply->status && reply->status->n_peers == 1 &&
-             strcmp(reply->status->peers[0]->state, "up") == 0;
-    attnd__reply__free_unpacked(reply, NULL);
-    return linked;
-}
-
-static bool await_link(struct bench_suite *suite, const char *claimer)
-{
-    static const struct timespec period = {.tv_nsec = 5000000};
-
-    for (int waited_ms = 0; waited_ms < LINK_TIMEOUT_MS; waited_ms += 5) {
-        if (is_linked(claimer))
-            return true;
-        nanosleep(&period, NULL);
-    }
-    bench_suite_fail(suite, "the services have not found each other: was attnd-mover built?");
-    return false;
-}
-
 static bool start_services(struct bench_suite *suite, struct reach_net *net)
 {
     const char *key = write_key();
@@ -154,7 +122,9 @@ static bool start_services(struct bench_suite *suite, struct reach_net *net)
         net->giver ? bench_private_start(suite->attnd_path, claimer, why, sizeof(why)) : NULL;
     if (!net->claimer)
         bench_suite_fail(suite, "%s", why);
-    const bool linked = net->claimer && await_link(suite, net->claimer);
+    const bool linked = net->claimer && bench_private_linked(net->claimer, why, sizeof(why));
+    if (net->claimer && !linked)
+        bench_suite_fail(suite, "%s: was attnd-mover built?", why);
     if (key)
         (void)unlink(key);
     return linked;

@@ -37,19 +37,27 @@ static void pass_on(struct attnd_mover_link *link, const void *bytes, size_t siz
         attnd_mover_fail(link, "it hung up");
 }
 
-/* Return: as attnd_fdpass_send(). */
-static int say_landed(const struct attnd_mover_link *link, uint64_t transfer, int code)
+#define LANDED_BYTES_MAX 64
+
+/* Return: bytes in @packed. */
+static size_t pack_landed(uint64_t transfer, int code, uint8_t packed[LANDED_BYTES_MAX])
 {
     Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
     Attnd__PeerLanded landed = ATTND__PEER_LANDED__INIT;
-    uint8_t packed[64];
 
     landed.transfer = transfer;
     landed.code = code;
     message.message_case = ATTND__PEER_MESSAGE__MESSAGE_LANDED;
     message.landed = &landed;
-    return attnd_fdpass_send(link->fd, packed, attnd__peer_message__pack(&message, packed), NULL,
-                             0);
+    return attnd__peer_message__pack(&message, packed);
+}
+
+/* Return: as attnd_fdpass_send(). */
+static int say_landed(const struct attnd_mover_link *link, uint64_t transfer, int code)
+{
+    uint8_t packed[LANDED_BYTES_MAX];
+
+    return attnd_fdpass_send(link->fd, packed, pack_landed(transfer, code, packed), NULL, 0);
 }
 
 /* ---- from the daemon ---- */
@@ -158,15 +166,9 @@ void attnd_mover_from_daemon(struct attnd_mover_link *link)
 
 static void refuse_pull(struct attnd_mover_link *link, uint64_t transfer, int code)
 {
-    Attnd__PeerMessage message = ATTND__PEER_MESSAGE__INIT;
-    Attnd__PeerLanded landed = ATTND__PEER_LANDED__INIT;
-    uint8_t packed[64];
+    uint8_t packed[LANDED_BYTES_MAX];
 
-    landed.transfer = transfer;
-    landed.code = code;
-    message.message_case = ATTND__PEER_MESSAGE__MESSAGE_LANDED;
-    message.landed = &landed;
-    pass_on(link, packed, attnd__peer_message__pack(&message, packed));
+    pass_on(link, packed, pack_landed(transfer, code, packed));
 }
 
 /* What a giver says. Return: 1 it is the daemon's to hear. */

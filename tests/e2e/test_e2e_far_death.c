@@ -7,11 +7,11 @@
  * sides, which only builds with CRASH_POINTS=1 have; ATTND_ROUNDS says how often each (default 1).
  */
 #include "schemas/crash.h"
+#include "tests/support/harness/armed.h"
 #include "tests/support/harness/claim_trial.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/far.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -146,31 +146,13 @@ static const struct row rows[] = {
 
 enum { ROWS = sizeof(rows) / sizeof(rows[0]), AT_ONCE = 4, STEP_MS = 60000 };
 
-static char arm_file[160];
-
-static void arm(void)
-{
-    const int fd = open(arm_file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-
-    CHECK(fd >= 0);
-    close(fd);
-}
-
-static int has_fired(void *context)
-{
-    (void)context;
-    return access(arm_file, F_OK) < 0;
-}
-
 static void start_armed(const struct row *row, int signal)
 {
     const int of_giver = row->victim == OF_GIVER || row->victim == MOVER_OF_GIVER;
     char crash[256];
 
-    snprintf(arm_file, sizeof(arm_file), "/tmp/attnd-far-armed-%d", (int)getpid());
-    (void)unlink(arm_file);
     snprintf(crash, sizeof(crash), "%s %d %d %s", attnd_crash_name(row->point), signal, row->count,
-             arm_file);
+             armed_new("far"));
     if (of_giver)
         setenv("ATTND_CRASH", crash, 1);
     far_start_giver(&giver, NULL);
@@ -260,9 +242,9 @@ static int run_row(void *context)
         claim_trial_begin(&trial, &giver, &claimer, seed);
     struct mover_of mover = {row->victim == MOVER_OF_GIVER ? &giver : &claimer, 0};
     mover.pid = far_mover(mover.whose);
-    arm();
+    armed_now();
     claim_trial_claim(&trial);
-    harness_eventually(has_fired, NULL, TRIAL_LONG_MS, "the point was reached");
+    harness_eventually(armed_fired, NULL, TRIAL_LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
     else if (row->victim == OF_CLAIMER)
@@ -316,9 +298,9 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
 
     start_armed(&row, SIGSTOP);
     claim_trial_begin(&trial, &giver, &claimer, 9);
-    arm();
+    armed_now();
     side_claim(&trial.claimer, &trial.ticket, TRIAL_PAGES, &(struct attnd_op){.user_data = 1});
-    harness_eventually(has_fired, NULL, TRIAL_LONG_MS, "a fragment has come");
+    harness_eventually(armed_fired, NULL, TRIAL_LONG_MS, "a fragment has come");
     CHECK_OK(attnd_cancel(trial.claimer.session, 1));
     CHECK_EQUAL(side_wait(&trial.claimer, TRIAL_LONG_MS).fault.code, -ATTND_E_CANCELLED);
     CHECK_EQUAL(side_leased(&claimer), TRIAL_PAGES);

@@ -131,24 +131,11 @@ static void a_ticket_of_this_service_is_claimed_by_submission_too(void **state)
 static void many_tickets_come_at_once_and_each_whole(void **state)
 {
     struct both both;
-    struct attnd_token tickets[TICKETS];
-    int seen[TICKETS] = {0};
-    int32_t page;
     (void)state;
 
     hand_over_start(&giver, &claimer, NULL);
     open_both(&both, SIDE_OF_SERVICE, SIDE_BY_HEAD);
-    for (uint32_t i = 0; i < TICKETS; i++)
-        side_offer(&both.giver, 1, i, 60000, &tickets[i]);
-    for (uint32_t i = 0; i < TICKETS; i++)
-        side_claim(&both.claimer, &tickets[i], 1, &(struct attnd_op){.user_data = i});
-    for (uint32_t i = 0; i < TICKETS; i++) {
-        const struct attnd_completion completion = side_wait(&both.claimer, LONG_MS);
-        CHECK(completion.user_data < TICKETS && !seen[completion.user_data]);
-        seen[completion.user_data] = 1;
-        side_take(&both.claimer, &completion, 1, &page);
-        CHECK_EQUAL(side_wrong(&both.claimer, &page, 1, completion.user_data), 0);
-    }
+    side_hand_over_many(&both.giver, &both.claimer, TICKETS, LONG_MS);
     CHECK_EQUAL(side_leased(&claimer), TICKETS);
     expect_none_leased(&giver, "the giver has all pages back");
     close_both(&both);

@@ -9,10 +9,10 @@
  * have; the other tests run everywhere.
  */
 #include "schemas/crash.h"
+#include "tests/support/harness/armed.h"
 #include "tests/support/harness/claim_trial.h"
 #include "tests/support/harness/e2e.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -210,30 +210,12 @@ static const struct row rows[] = {
     {ATTND_CRASH_DAEMON_PEER_GIVEN, OF_CLAIMER},
 };
 
-static char arm_file[160];
-
-/* Beats pass DAEMON_PEER_TOLD too: any time is good. */
-static void arm(void)
-{
-    const int fd = open(arm_file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-
-    CHECK(fd >= 0);
-    close(fd);
-}
-
-static int has_fired(void *context)
-{
-    (void)context;
-    return access(arm_file, F_OK) < 0;
-}
-
 static void start_armed(const struct row *row, int signal)
 {
     char crash[256], peer[160];
 
-    snprintf(arm_file, sizeof(arm_file), "/tmp/attnd-peers-armed-%d", (int)getpid());
-    (void)unlink(arm_file);
-    snprintf(crash, sizeof(crash), "%s %d 1 %s", attnd_crash_name(row->point), signal, arm_file);
+    snprintf(crash, sizeof(crash), "%s %d 1 %s", attnd_crash_name(row->point), signal,
+             armed_new("peers"));
     if (row->victim == OF_GIVER)
         setenv("ATTND_CRASH", crash, 1);
     harness_start(&giver, NULL);
@@ -297,9 +279,9 @@ static void run_row(const struct row *row, int signal, int early)
         claim_trial_begin_early(&trial, &giver, &claimer, seed);
     else
         claim_trial_begin(&trial, &giver, &claimer, seed);
-    arm();
+    armed_now(); /* beats pass DAEMON_PEER_TOLD too: any time is good */
     claim_trial_claim(&trial);
-    harness_eventually(has_fired, NULL, LONG_MS, "the point was reached");
+    harness_eventually(armed_fired, NULL, LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
         after_giver(&trial, signal);
     else if (row->victim == OF_CLAIMER)
@@ -366,9 +348,9 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
 
     start_armed(&row, SIGSTOP);
     claim_trial_begin(&trial, &giver, &claimer, 9);
-    arm();
+    armed_now();
     side_claim(&trial.claimer, &trial.ticket, PAGES, &(struct attnd_op){.user_data = 1});
-    harness_eventually(has_fired, NULL, LONG_MS, "the piece is begun");
+    harness_eventually(armed_fired, NULL, LONG_MS, "the piece is begun");
     CHECK_OK(attnd_cancel(trial.claimer.session, 1));
     CHECK_EQUAL(side_wait(&trial.claimer, LONG_MS).fault.code, -ATTND_E_CANCELLED);
     CHECK_EQUAL(side_leased(&claimer), PAGES);

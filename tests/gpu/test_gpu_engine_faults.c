@@ -114,14 +114,6 @@ static int harms(void *context)
 
 /* ---- the honest ones ---- */
 
-/* Return: the driver's result. */
-static CUresult replay(const struct layers *layers)
-{
-    const CUresult result = cuGraphLaunch(layers->graph, layers->stream);
-
-    return result == CUDA_SUCCESS ? cuStreamSynchronize(layers->stream) : result;
-}
-
 /* Under MPS, when the harm is done: until the context has ended or it is sure that it has not. */
 static CUresult replay_for_long(const struct layers *layers)
 {
@@ -129,7 +121,7 @@ static CUresult replay_for_long(const struct layers *layers)
     CUresult result = CUDA_SUCCESS;
 
     while (result == CUDA_SUCCESS && harness_now_ns() - begin_ns < LATE_NS)
-        result = replay(layers);
+        result = layers_try(layers);
     return result;
 }
 
@@ -144,7 +136,7 @@ static int goes_on(void *context)
     for (uint32_t after = 0; after < ROUNDS; after += attnd_peek32(&scene->over)) {
         /* What ends contexts is told before it is done, because nobody can look at rows then. */
         const int may_end = gpu_under_mps() && attnd_peek32(&scene->over) && after == 0;
-        const CUresult result = may_end ? replay_for_long(&layers) : replay(&layers);
+        const CUresult result = may_end ? replay_for_long(&layers) : layers_try(&layers);
         if (gpu_under_mps() && result != CUDA_SUCCESS) {
             harness_say(&scene->result, (uint32_t)result);
             return 0;

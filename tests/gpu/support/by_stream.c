@@ -119,6 +119,13 @@ static int await(struct layers *layers)
     return attnd_cuda_lane_error(layers->trial.engine->session, layers->lane);
 }
 
+CUresult layers_try(const struct layers *layers)
+{
+    const CUresult result = cuGraphLaunch(layers->graph, layers->stream);
+
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(layers->stream) : result;
+}
+
 void layers_right(struct layers *layers)
 {
     CHECK_EQUAL(await(layers), 0);

@@ -39,6 +39,8 @@ void layers_queue(const struct layers *layers);
 void layers_capture(struct layers *layers);
 void layers_replay(const struct layers *layers);
 
+/** layers_try() - the same, waited for, where it may fail. Return: the driver's result. */
+CUresult layers_try(const struct layers *layers);
 /** layers_right() - what was launched last is right, and poison again after that. */
 void layers_right(struct layers *layers);
 /** layers_failed() - it ended with @error, and wrote nothing. */

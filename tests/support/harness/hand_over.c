@@ -171,6 +171,27 @@ void side_take(const struct side *side, const struct attnd_completion *completio
 
 /* ---- services ---- */
 
+void side_hand_over_many(const struct side *giver, const struct side *claimer, uint32_t count,
+                         uint32_t timeout_ms)
+{
+    struct attnd_token tickets[64];
+    int seen[64] = {0};
+    int32_t page;
+
+    CHECK(count <= 64);
+    for (uint32_t i = 0; i < count; i++)
+        side_offer(giver, 1, i, 60000, &tickets[i]);
+    for (uint32_t i = 0; i < count; i++)
+        side_claim(claimer, &tickets[i], 1, &(struct attnd_op){.user_data = i});
+    for (uint32_t i = 0; i < count; i++) {
+        const struct attnd_completion completion = side_wait(claimer, timeout_ms);
+        CHECK(completion.user_data < count && !seen[completion.user_data]);
+        seen[completion.user_data] = 1;
+        side_take(claimer, &completion, 1, &page);
+        CHECK_EQUAL(side_wrong(claimer, &page, 1, completion.user_data), 0);
+    }
+}
+
 uint32_t side_leased(const struct harness *service)
 {
     Attnd__Status *status = harness_status(service);

@@ -46,6 +46,11 @@ struct attnd_completion side_wait(const struct side *side, uint32_t timeout_ms);
 void side_take(const struct side *side, const struct attnd_completion *completion, uint32_t count,
                int32_t *pages);
 
+/** side_hand_over_many() - offers @count tickets of a page each, claims all of them at once, and
+ * checks that each has come whole, and once; each within @timeout_ms. */
+void side_hand_over_many(const struct side *giver, const struct side *claimer, uint32_t count,
+                         uint32_t timeout_ms);
+
 /** side_leased() - pages of all pools of a service that somebody holds. */
 uint32_t side_leased(const struct harness *service);
 /** side_linked() - 1: the service has a link to the first of its peers. */
