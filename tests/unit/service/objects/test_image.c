@@ -233,12 +233,14 @@ static void expect_lengths(const struct attnd_plan_image *image)
 static void expect_whole(const struct attnd_plan_image *image)
 {
     const struct attnd_plan_head *head = (const void *)heap();
+    const struct attnd_tile *first = (const void *)(heap() + head->tiles_offset_bytes);
     CHECK_EQUAL(image->sequence % 2, 0);
     CHECK_EQUAL(image->code, 0);
     CHECK_EQUAL(image->set_version, head->set_version);
     CHECK_EQUAL(image->page_size, PAGE);
     CHECK_EQUAL(image->items, attnd_plan_items(head, ATTND_RUN_ATTEND));
     CHECK_EQUAL(image->scratch_bytes, attnd_plan_scratch_bytes(head));
+    CHECK_EQUAL(image->first_rows, head->tiles ? first->row_count * head->group : 0);
     expect_same(image, 0, sizeof(*head));
     expect_same(image, head->entries_offset_bytes, head->entries * sizeof(struct attnd_entry));
     expect_same(image, head->tiles_offset_bytes, head->tiles * sizeof(struct attnd_tile));
