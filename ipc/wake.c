@@ -24,7 +24,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
-#define SPIN_BUDGET_NS 20000u
+#define SPIN_BUDGET_NS 50000u
+#define SPIN_BUDGET_PAIR_NS 20000u
 #define SPIN_FLIGHT_NS 100000u
 #define SPINS_PER_CLOCK 16u
 
@@ -129,7 +130,8 @@ static int processors(void)
 
 uint64_t attnd_spin_budget_ns(void)
 {
-    return processors() == 1 ? 0 : SPIN_BUDGET_NS;
+    const int count = processors();
+    return count == 1 ? 0 : count == 2 ? SPIN_BUDGET_PAIR_NS : SPIN_BUDGET_NS;
 }
 
 uint64_t attnd_spin_flight_ns(void)

@@ -49,7 +49,11 @@ int attnd_wake_wait(uint32_t *word, uint32_t seen, uint32_t *need, uint64_t time
 /** attnd_wake_spin() - spin at most @spin_ns for the word to differ. Return: 1 if it does. */
 int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns);
 
-/** attnd_spin_budget_ns() - 20 us, or 0 when this process may use only one processor. */
+/**
+ * attnd_spin_budget_ns() - how long to spin for what may come
+ * 50 us: an engine asks for the next thing some 30 us after it was answered. 20 us where this
+ * process may use two processors, because others need the second one, and 0 where it has one.
+ */
 uint64_t attnd_spin_budget_ns(void);
 
 /**
