@@ -329,6 +329,11 @@ static int measure_advance(const struct attnd_advance *advance, uint32_t *pages)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_KV_INDPTR, advance->entries, count, 0);
     if (count > 0 && advance->page_indices == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_KV_INDICES, 0, 0, 0);
+    /* Starts of no pages stay here, and the service does not see them. */
+    for (uint32_t i = 0; advance->page_indptr && count == 0 && i < advance->entries; i++)
+        if (advance->page_indptr[i] != 0)
+            return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_KV_INDPTR, i, advance->page_indptr[i],
+                                     0);
     *pages = (uint32_t)count;
     return 0;
 }

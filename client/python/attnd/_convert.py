@@ -12,6 +12,7 @@ they hold at the time of the call is what counts.
 import array
 import ctypes as c
 import operator
+import os
 
 import numpy
 
@@ -19,6 +20,8 @@ U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 I32 = (1 << 31) - 1
 FLOAT_MAX = 3.4028234663852886e38  # of float32
 FLOAT_MIN = 1.1754943508222875e-38  # its smallest that no processor takes for 0
+# What Python's own conversions raise, and those of others' types; not what a signal's handler does.
+_UNFIT = TypeError, ValueError, ArithmeticError, RuntimeError
 _INT32, _UINT64 = numpy.dtype(numpy.int32), numpy.dtype(numpy.uint64)
 
 
@@ -28,6 +31,15 @@ def _is_bool(x):
 
 def _is_scalar(x):
     return getattr(x, "shape", ()) == () and not isinstance(x, (str, bytes, bytearray))
+
+
+def _is_real(x):
+    """Whether x is a scalar that float() turns into a number without leaving anything out. It takes
+    a complex number of numpy for its real part, and the text in an array for what it says."""
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # of numpy
+    complex_tensor = getattr(getattr(x, "dtype", None), "is_complex", False)  # of torch
+    number = kind in (None, "i", "u", "f") and not complex_tensor
+    return number and _is_scalar(x) and not _is_bool(x) and hasattr(x, "__float__")
 
 
 def _beyond(name, x, low, high):
@@ -42,7 +54,7 @@ def integer(name, x, low, high):
         if _is_bool(x) or not _is_scalar(x):
             raise TypeError
         value = operator.index(x)
-    except (TypeError, RuntimeError):
+    except _UNFIT:
         raise TypeError(f"{name} is {x!r}; it is a whole number") from None
     if not low <= value <= high:
         raise _beyond(name, value, low, high)
@@ -51,16 +63,16 @@ def integer(name, x, low, high):
 
 def real(name, x, low=-FLOAT_MAX, high=FLOAT_MAX):
     """A finite number from @low to @high."""
-    if type(x) is float and low <= x <= high:
-        return x
+    if type(x) in (float, int) and low <= x <= high:
+        return float(x)
     try:
-        if _is_bool(x) or not _is_scalar(x) or not hasattr(x, "__float__"):
+        if not _is_real(x):
             raise TypeError
         value = float(x)
-    except (TypeError, RuntimeError):
-        raise TypeError(f"{name} is {x!r}; it is a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond any float") from None
+    except _UNFIT:
+        raise TypeError(f"{name} is {x!r}; it is a number") from None
     if not low <= value <= high:
         raise _beyond(name, value, low, high)
     return value
@@ -96,11 +108,21 @@ def text(name, x):
     """A string as bytes that C sees to their end."""
     if not isinstance(x, str):
         raise TypeError(f"{name} is {x!r}; it is a string")
-    return terminated(name, x.encode())
+    try:
+        return _terminated(name, x.encode())
+    except UnicodeEncodeError as why:
+        raise ValueError(f"{name} is no text: {why}") from None
 
 
-def terminated(name, value):
-    """@value, bytes, which have no NUL in them."""
+def path(name, x):
+    """Of a file, as bytes that C sees to their end."""
+    try:
+        return _terminated(name, os.fsencode(x))
+    except TypeError:
+        raise TypeError(f"{name} is {x!r}; it is a path") from None
+
+
+def _terminated(name, value):
     if b"\0" in value:
         raise ValueError(f"{name} has a NUL in it")
     return value
@@ -124,6 +146,8 @@ def seconds(name, x):
 def integers(name, x, count, low, high):
     """A tuple of @count whole numbers, of any number of them where @count is None."""
     try:
+        if isinstance(x, (str, bytes, bytearray, dict, set, frozenset)):
+            raise TypeError
         values = tuple(x)
     except TypeError:
         raise TypeError(f"{name} is {x!r}; it is {count or 'some'} whole numbers") from None

@@ -16,7 +16,8 @@ Found = typing.TypeVar("Found")
 
 
 class LeasingOperation(Operation, typing.Generic[Found]):
-    """wait() and await give what was found."""
+    """wait() and await give what was found. It keeps the pool's Handle: a pool that is released
+    meanwhile goes when the leases have, and another does not get its number before."""
 
     __slots__ = ("found", "leased")
 

@@ -151,6 +151,13 @@ def cuda():
         return None
 
 
+def cuda_or_error():
+    """libattnd-cuda, for a call that has no meaning without it."""
+    if cuda() is None:
+        raise ValueError("the GPU's calls need libattnd-cuda.so.0 and the driver: neither was found")
+    return cuda()
+
+
 def allocation_of(address):
     """The number that the driver gave the allocation at an address of the GPU. Addresses come
     back, numbers do not. None where it has none."""

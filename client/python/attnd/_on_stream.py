@@ -8,7 +8,7 @@ import ctypes as c
 import typing
 
 from . import _convert, _device_plan
-from ._library import capture_of, cuda
+from ._library import capture_of, cuda_or_error
 from ._settings import STRIDED, name_of
 from .errors import checked
 from .memory import describe, refuse_gradient
@@ -17,8 +17,11 @@ if typing.TYPE_CHECKING:
     from ._types import Array, Layer
 
 
-def _stream(torch, stream):
-    """A stream's handle, or None: the current stream."""
+def _stream(stream):
+    """A stream of PyTorch, of its handle; None: the current one."""
+    cuda_or_error()
+    import torch
+
     if stream is None:
         return torch.cuda.current_stream()
     return torch.cuda.ExternalStream(_convert.integer("stream", stream, 0, _convert.U64))
@@ -31,6 +34,7 @@ class OnStream:
         """What plan_on_stream() may plan, on a GPU: at most @requests with @rows of q together, and
         all that lengths do not say, by the other options of plan(). It waits; to say the same again
         costs nothing, unless tensors are among the options."""
+        self._native()
         said = requests, rows, num_qo_heads, options
         plain = all(isinstance(x, (int, float, str, type(None))) for x in options.values())
         if plain and self._now is not None and said == self._shape:
@@ -59,16 +63,14 @@ class OnStream:
         q and out of run() have the rows of the shape; what is behind the batch's is left as it is.
         attnd_cuda_plan_on_stream() has the rest. Where the service's worker executes what a stream
         launches, Unsupported is raised (field executor)."""
-        import torch
-
         native = self._native("plan_on_stream")
         args = _device_plan.args_of(
             self.pool, self.rows, kv_len, page_table, qo_indptr, rows_per_request, max_kv_len,
             errors,
         )  # fmt: skip
-        handle = _stream(torch, stream).cuda_stream
+        handle = _stream(stream).cuda_stream
         checked(
-            cuda().attnd_cuda_plan_on_stream(
+            cuda_or_error().attnd_cuda_plan_on_stream(
                 native, self._now.plan, self.lane, c.byref(args), handle
             )
         )
@@ -80,7 +82,7 @@ class OnStream:
         do it for each layer before a graph is captured. Nothing runs. Return: what launch()
         takes."""
         native = self._native("prepare")
-        checked(cuda().attnd_cuda_stream_open(native))
+        checked(cuda_or_error().attnd_cuda_stream_open(native))
         tensors = [q, out] if lse is None else [q, out, lse]
         return self._prepare(self.pool.layer_of(kv_cache), tensors)
 
@@ -88,12 +90,9 @@ class OnStream:
         """On a GPU: the run that prepare() gave the number of, in @stream (the current one). It is
         run() for tensors that stay where they are, whose places are not looked at again: the
         caller keeps them, and plan() must not need a larger plan meanwhile."""
-        import torch
-
-        handle = _stream(torch, stream).cuda_stream
-        checked(
-            cuda().attnd_cuda_run_on_stream(self._native("launch"), self.lane, number, handle)
-        )
+        native, number = self._native("launch"), _convert.integer("number", number, 0, _convert.U32)
+        handle = _stream(stream).cuda_stream
+        checked(cuda_or_error().attnd_cuda_run_on_stream(native, self.lane, number, handle))
 
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
@@ -102,13 +101,13 @@ class OnStream:
         stream beside that one, whose next kernel does not wait for it. The next run() joins the
         two, if both are in the same capture, or in none; an announcement that is part of a capture
         has to be followed by a run() there."""
-        import torch
-
-        here = _stream(torch, stream)
+        native, here = self._native(), _stream(stream)
         if self._beside is None:
+            import torch
+
             self._beside = torch.cuda.Stream(device=here.device)
         self._beside.wait_stream(here)
-        checked(cuda().attnd_cuda_announce(self.session.native(), self._beside.cuda_stream))
+        checked(cuda_or_error().attnd_cuda_announce(native, self._beside.cuda_stream))
         self._announced = capture_of(here.cuda_stream)
 
     def _run_on_stream(self, layer, q, out, lse, stream):
@@ -120,14 +119,14 @@ class OnStream:
         if lse is True:
             shape = self._tensors.shapes["lse"]
             lse = torch.empty(shape, dtype=torch.float32, device="cuda")
-        here = _stream(torch, stream)
+        here = _stream(stream)
         capture = capture_of(here.cuda_stream)
         number = self._prepare(layer, [q, out] if lse is None else [q, out, lse], capture[0])
         if self._announced is not None and self._announced == capture:
             here.wait_stream(self._beside)
             self._announced = None
         checked(
-            cuda().attnd_cuda_run_on_stream(
+            cuda_or_error().attnd_cuda_run_on_stream(
                 self.session.native(), self.lane, number, here.cuda_stream
             )
         )
@@ -146,4 +145,5 @@ class OnStream:
     def lane_error(self) -> None:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
-        checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
+        native = self._native()
+        checked(cuda_or_error().attnd_cuda_lane_error(native, self.lane))

@@ -17,6 +17,16 @@ _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
 _KEPT_MAX = 1024  # tensors that do
 
 
+def _overlap(shape, strides):
+    """Whether elements of a tensor may lie in the same place. Of a tensor that is to be written."""
+    behind = 0  # the largest offset that dimensions of smaller strides reach
+    for stride, n in sorted((abs(s), n) for s, n in zip(strides, shape) if n > 1):
+        if stride <= behind:
+            return True
+        behind += stride * (n - 1)
+    return False
+
+
 class Tensors:
     """Those of one BatchAttention. `shapes` is the same object until a plan wants others."""
 
@@ -90,6 +100,10 @@ class Tensors:
             raise ValueError(f"{name_of(name)} is read-only")
         described = describe(x, name_of(name))
         _, shape, strides, dtype, kind, _ = described
+        if not read and _overlap(shape, strides):
+            raise ValueError(
+                f"{name_of(name)} has strides {tuple(strides)}: elements of it share their bytes"
+            )
         if self.check(name, shape, strides, dtype):
             try:
                 return self.session.place(described)

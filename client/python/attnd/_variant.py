@@ -10,7 +10,7 @@ import ctypes as c
 import numpy
 
 from . import _abi, _convert
-from .memory import copy, describe
+from .memory import copy, describe, refuse_gradient
 
 _POSITIONS = {"NONE": 0, "ALIBI": 1, "ROPE_LLAMA": 2}
 
@@ -56,11 +56,15 @@ PLAIN = (-1, None, "NONE", *[None] * 6, False, *[None] * 5)
 
 def numbers_of(said):
     """{field: value} of the options that are given, as struct attnd_variant has them."""
-    return {
-        field: convert(name, x)
-        for (name, field, convert), x, plain in zip(_OPTIONS, said, PLAIN)
-        if x is not plain
-    }
+    given = [(*option, x) for option, x, plain in zip(_OPTIONS, said, PLAIN) if x is not plain]
+    numbers = {field: convert(name, x) for name, field, convert, x in given}
+    rotated = numbers.get("position_encoding") == _POSITIONS["ROPE_LLAMA"]
+    for name, field, _, _ in given:
+        if name.startswith("rope_") and numbers[field] and not rotated:
+            raise ValueError(f"{name} goes with pos_encoding_mode ROPE_LLAMA, which is not given")
+        if name.endswith("_freq_factor") and "rope_old_context" not in numbers:
+            raise ValueError(f"{name} goes with rope_old_context, which is not given")
+    return numbers
 
 
 def variant_of(pool, num_heads, numbers, sinks, kv_scales, alibi_slopes, mask):
@@ -71,6 +75,8 @@ def variant_of(pool, num_heads, numbers, sinks, kv_scales, alibi_slopes, mask):
     tables = sinks, kv_scales, alibi_slopes, mask
     if window < 0 and not given and all(table is None for table in tables):
         return None, None
+    if alibi_slopes is not None and numbers.get("position_encoding") != _POSITIONS["ALIBI"]:
+        raise ValueError("alibi_slopes go with pos_encoding_mode ALIBI, which is not given")
     variant, kept = _abi.Variant(**{"window_left": -1, **numbers}), []
     for name, table, shape in (
         ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads)),
@@ -92,8 +98,10 @@ def _table(pool, name, table, one):
     session."""
     described = describe(table, name)
     _, shape, strides, dtype, _, _ = described
-    if dtype not in ("float32", "float16") and not hasattr(table, "is_cuda"):
+    of_torch = hasattr(table, "is_cuda")  # numpy has no bfloat16: it would be read as whole numbers
+    if dtype not in ("float32", "float16", *(["bfloat16"] if of_torch else ())):
         raise TypeError(f"{name} is {dtype}; the plan wants float32")
+    refuse_gradient(name, table)
     if shape not in (one, (pool.layers, *one)):
         raise ValueError(f"{name} is {shape}; the plan wants {one} or {(pool.layers, *one)}")
     dense = strides[len(shape) - len(one) :] == (one[-1], 1)[-len(one) :]
@@ -124,6 +132,8 @@ def mask_of(pool, csr, mask, packed):
     numpy.cumsum((bits + 7) // 8, out=indptr[1:])
     name, given = ("custom_mask", mask) if packed is None else ("packed_custom_mask", packed)
     count = int(bits.sum()) if packed is None else int(indptr[-1])
+    if packed is not None and _of_bools(packed):
+        raise TypeError(f"{name} is of bool; it is of uint8, eight bits in each")
     _, shape, strides, dtype, _, _ = described = _of_bytes(name, given)
     if shape != (count,) or dtype != "uint8":
         raise ValueError(f"{name} is {shape} of {dtype}; the plan wants ({count},)")
@@ -140,6 +150,8 @@ def mask_of(pool, csr, mask, packed):
     given = given.cpu() if hasattr(given, "cpu") else given
     data = numpy.asarray(given)
     if packed is None:
+        if data.size and data.dtype != numpy.bool_ and data.max() > 1:
+            raise ValueError(f"{name} has a {data.max()}; it is of bool, or of 0 and 1")
         ends = numpy.cumsum(bits)
         parts = [
             numpy.packbits(data[end - n : end], bitorder="little") for end, n in zip(ends, bits)
@@ -157,10 +169,15 @@ def mask_of(pool, csr, mask, packed):
 
 def _of_bytes(name, x):
     """describe() of a mask: of bool it is bytes of 0 and 1."""
-    if getattr(x, "dtype", None) == numpy.bool_:
+    if _of_bools(x) and isinstance(x, numpy.ndarray):
         x = x.view(numpy.uint8)
-    elif str(getattr(x, "dtype", "")) == "torch.bool":
+    elif _of_bools(x):
         import torch
 
         x = x.view(torch.uint8)
     return describe(x, name)
+
+
+def _of_bools(x):
+    dtype = getattr(x, "dtype", None)
+    return str(dtype) == "torch.bool" or (isinstance(x, numpy.ndarray) and dtype == numpy.bool_)

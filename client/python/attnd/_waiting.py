@@ -90,13 +90,16 @@ class Operation:
 
     def result(self) -> None:
         """None, or the exception that it ended with. Only when it is done."""
+        self.session.check()
+        if not self.done:
+            raise ValueError(f"{self.what} is not over: wait() for it, or await it")
         if self.error is not None:
             raise self.error
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end, @timeout seconds at most (TimeoutError: it goes on)."""
+        self.session.check()
         if timeout is not None:
-            self.session.check()
             timeout = _convert.seconds("timeout", timeout)
         if not self.done:
             self.session._wait(self, timeout)

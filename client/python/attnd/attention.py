@@ -155,7 +155,7 @@ class BatchAttention(OnStream):
             or on the GPU; there they are read by each run. So are the next three.
         custom_mask: bool, [qo_len * kv_len] of each request, one after the other; causal is then
             ignored. packed_custom_mask: the same as bits, least significant first, each request
-            from a byte of its own.
+            from a byte of its own; custom_mask is then ignored.
         k_scale, v_scale, kv_scales: what the pool holds times these is K and V; kv_scales is
             float32 [2, num_kv_heads], or of each layer, of K and then of V. append() to a pool of
             fp8 divides by them.

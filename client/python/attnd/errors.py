@@ -11,15 +11,22 @@ from ._abi import Fault
 from ._library import lib
 
 
+# The library calls what it refuses of an advance by the names of a plan.
+_OF_ADVANCE = {"kv_indptr": "page_indptr", "kv_indices": "page_indices"}
+
+
 class Error(Exception):
     """A call or an operation failed. `name` is the symbol of the code, `field` the field's name."""
 
     def __init__(self, fault, operation=None, sentence=None):
-        sentence = sentence or _sentence(fault)
+        sentence, field = sentence or _sentence(fault), lib.attnd_field_name(fault.field).decode()
+        if operation == "advance" and field in _OF_ADVANCE:
+            sentence = sentence.replace(field, _OF_ADVANCE[field])
+            field = _OF_ADVANCE[field]
         super().__init__(f"{operation}: {sentence}" if operation else sentence)
         self.code = fault.code
         self.name = lib.attnd_error_name(fault.code).decode()
-        self.field = lib.attnd_field_name(fault.field).decode()
+        self.field = field
         self.index, self.value, self.limit = fault.index, fault.value, fault.limit
         self.operation = operation
         self._sentence = sentence
@@ -140,14 +147,14 @@ def error(fault, operation=None, sentence=None):
     return _KINDS.get(name.replace("_", "").lower(), Error)(fault, operation, sentence)
 
 
-def last_error():
+def last_error(operation=None):
     """The exception of this thread's last call that failed. The library's sentence says more than
     the numbers do: it names the path of a service that cannot be reached."""
     fault = Fault()
     text = c.create_string_buffer(512)
     lib.attnd_last_fault(c.byref(fault))
     lib.attnd_last_fault_string(text, len(text))
-    return error(fault, sentence=text.value.decode())
+    return error(fault, operation, text.value.decode())
 
 
 def checked(code):

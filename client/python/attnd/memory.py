@@ -17,7 +17,7 @@ import typing
 import numpy
 
 from . import _convert, _dlpack
-from ._library import cuda, lib
+from ._library import cuda, cuda_or_error, lib
 from .errors import checked
 
 if typing.TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Memory:
         self._mapped = address is None
         if self._mapped:
             address = c.c_uint64()
-            checked(cuda().attnd_cuda_map(native, handle, c.byref(address)))
+            checked(cuda_or_error().attnd_cuda_map(native, handle, c.byref(address)))
             address = address.value
         self.address = address
 
@@ -117,6 +117,7 @@ class Memory:
         strides: tuple[int, ...] | None = None,
     ) -> Tensor:  # fmt: skip
         """A tensor at @offset bytes; strides in elements, contiguous if None."""
+        self.check()
         shape = _convert.shape_of("shape", shape)
         if strides is not None:
             strides = _convert.integers("strides", strides, len(shape), 0, 1 << 48)

@@ -94,7 +94,11 @@ class PagePool:
         session.native()
         _convert.choice("kv_layout", kv_layout, ("NHD", "HND"))
         order = (0, 1, 2) if kv_layout == "NHD" else (0, 2, 1)
-        layers, kept, planes, places, shapes = list(layers), [], ([], []), {}, ({}, {})
+        try:
+            layers = list(layers)
+        except TypeError:
+            raise TypeError(f"layers is {layers!r}; it is a list of K and V of each") from None
+        kept, planes, places, shapes = [], ([], []), {}, ({}, {})
         for number, layer in enumerate(layers):
             for which, x in enumerate(_split(f"layers[{number}]", layer)):
                 described = _describe_plane(f"layers[{number}]", x)
@@ -104,7 +108,9 @@ class PagePool:
                 planes[which].append(_abi.Plane(memory, offset, *(strides[i] for i in order)))
                 kept.append(keep)
             places[_place_of(_split("layers", layer))] = number
-        (*of_k, dim_qk, held), (*of_v, dim_vo, _) = map(_the_only, shapes)
+        (*of_k, dim_qk, held), (*of_v, dim_vo, of_v_held) = map(_the_only, shapes)
+        if held != of_v_held:
+            raise ValueError(f"layers have K of {held} and V of {of_v_held}")
         if of_k != of_v:
             raise ValueError(f"K has {of_k} pages, tokens and heads, and V has {of_v}")
         pages, page_size, heads = of_k
@@ -174,9 +180,12 @@ class PagePool:
 
     def release(self) -> None:
         """Let the pool go, and its leases, as soon as nobody looks at its memory any more."""
+        ended = self.session is None or self.session.closed
         if self.session is not None:
             self.session.check()
-        if self.plans:
+        if self.plans and not ended:
+            self.session.destroy_doomed()
+        if self.plans and not ended:
             raise ValueError(f"{self.plans} plans of this session use the pool: close them first")
         self.keeper = self.memory = self._tensors = self._given = self.session = None
 
@@ -204,6 +213,8 @@ class PagePool:
         """Which layer a kv_cache is: a number, what kv_cache() gave, or tensors at its place."""
         if type(kv_cache) is int and 0 <= kv_cache < self.layers:
             return kv_cache
+        if self.session is not None:
+            self.session.check()
         if isinstance(kv_cache, KVCache):
             if kv_cache.pool is not self:
                 raise ValueError("kv_cache is a layer of another pool")
@@ -327,7 +338,7 @@ class PagePool:
         )
         return self.session.submit(
             lambda native, _, args, op: lib.attnd_pages_claim_async(native, args, op), None,
-            c.byref(args), c.byref(op), BringOperation(self.session, "pages claim", self), op,
+            c.byref(args), c.byref(op), BringOperation(self.session, "pages claim", self.keeper), op,
         )  # fmt: skip
 
     def claim_pages(self, ticket: bytes) -> numpy.ndarray:

@@ -100,17 +100,23 @@ class PrefixCache:
     def share(self, writable: bool = False) -> bytes:
         """A token of 16 bytes, with which other sessions attach the namespace. Those that may
         write can publish wrong pages under a right key."""
-        native, token = self.session.native(), _abi.Token()
+        native, token = self._native(), _abi.Token()
         writable = _convert.flag("writable", writable)
         checked(lib.attnd_prefix_share(native, self.handle, writable, c.byref(token)))
         return bytes(token.bytes)
 
     def release(self) -> None:
         """The handle ends, and its claims. Its blocks stay until they are evicted."""
-        if self._keeper.native is None:
-            return
-        checked(lib.attnd_prefix_release(self.session.native(), self.handle))
+        self.session.check()
+        if self._keeper.native is not None and not self.session.closed:
+            checked(lib.attnd_prefix_release(self.session.native(), self.handle))
         self._keeper.native = self._keeper.keep = None
+
+    def _native(self):
+        native = self.session.native()
+        if self._keeper.native is None:
+            raise ValueError("the cache is released")
+        return native
 
     def keys(self, tokens: Ints, extra: bytes = b"") -> numpy.ndarray:
         """The keys of the whole blocks of a prompt, uint64 [blocks, 2]. @extra is whatever else its
@@ -151,7 +157,7 @@ class PrefixCache:
     ) -> PrefixOperation:  # fmt: skip
         """Blocks that are computed, for everybody: @pages in the order of their tokens, all full.
         It comes behind the appends to them: in their lane, or when a run behind them has ended."""
-        self.session.native()
+        self._native()
         keys, pages = _convert.keys("keys", keys), _convert.as_array("pages", pages)
         if len(pages) != len(keys) * self.block_pages:
             raise ValueError(
@@ -173,7 +179,7 @@ class PrefixCache:
         return self._submit("unpin", keys, None, lane)
 
     def _submit(self, what, keys, parent, lane, wait=False, timeout_us=0, pages=None):
-        self.session.native()
+        self._native()
         keys = _convert.keys("keys", keys)
         args = _abi.PrefixArgs(
             prefix=self.handle, blocks=len(keys), keys=keys.ctypes.data,
@@ -192,5 +198,5 @@ class PrefixCache:
         )
         return self.session.submit(
             lambda native, _, args, op: function(native, args, *more, op), None, c.byref(args),
-            c.byref(op), PrefixOperation(self.session, f"prefix {what}", self.pool), op,
+            c.byref(op), PrefixOperation(self.session, f"prefix {what}", self._keeper.keep), op,
         )  # fmt: skip

@@ -83,7 +83,7 @@ class Session(Waiting):
     ) -> None:  # fmt: skip
         execute = _convert.choice("execute", execute, _abi.EXECUTORS)
         if socket is not None:
-            socket = _convert.terminated("socket", os.fsencode(socket))
+            socket = _convert.path("socket", socket)
         args = _abi.OpenArgs(
             socket_path=socket,
             name=None if name is None else _convert.text("name", name),
@@ -139,6 +139,7 @@ class Session(Waiting):
         return self._forks != _forks
 
     def __enter__(self) -> Session:
+        self.check()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -237,7 +238,12 @@ class Session(Waiting):
 
     def destroy_plan(self, plan, pool):
         """Give a plan back, or remember it while operations of it are in flight."""
-        doomed, self._doomed = [*self._doomed, (plan, pool)], []
+        self._doomed.append((plan, pool))
+        self.destroy_doomed()
+
+    def destroy_doomed(self):
+        """Those that destroy_plan() remembers, if their operations are over."""
+        doomed, self._doomed = self._doomed, []
         for plan, of in doomed:
             if lib.attnd_plan_destroy(self.native(), plan) == _BUSY:
                 self._doomed.append((plan, of))
@@ -258,7 +264,7 @@ class Session(Waiting):
             if code < 0:
                 if operation is not None:
                     self.forget(operation.number)
-                raise last_error()
+                raise last_error("advance" if function is lib.attnd_plan_advance else None)
         return operation
 
     def listen(self, sink):

@@ -134,7 +134,7 @@ class _NoLayers(list):
 class PagedCache(transformers.Cache):
     """KV pages of many sequences in one pool of the service."""
 
-    is_compileable = False
+    is_compileable = is_croppable = False
 
     def __init__(self, pool, num_qo_heads):
         if pool.dtype != pool.rows_dtype:
@@ -159,6 +159,7 @@ class PagedCache(transformers.Cache):
     def sequence(self, pages=(), length=None):
         """A new sequence; @pages: leases that it takes over, for instance claimed from a ticket,
         full of tokens unless @length says fewer."""
+        self.pool.session.check()
         made = Sequence()
         pages = _convert.as_array("pages", pages).tolist()
         most = len(pages) * self.pool.page_size
@@ -169,6 +170,7 @@ class PagedCache(transformers.Cache):
     def fork(self, sequence, tokens):
         """A new sequence that begins with the first @tokens of another, as far as these fill pages:
         shared pages are read by both and written by none."""
+        self.pool.session.check()
         tokens = _convert.integer("tokens", tokens, 0, _convert.I32)
         shared = sequence.pages[: min(tokens, sequence.length) // self.pool.page_size]
         if shared:
@@ -177,6 +179,7 @@ class PagedCache(transformers.Cache):
 
     def end(self, sequence):
         """Give a sequence's pages back."""
+        self.pool.session.check()
         if sequence.pages:
             self.pool.free_pages(sequence.pages)
         sequence.pages, sequence.length = [], 0
@@ -228,6 +231,7 @@ class PagedCache(transformers.Cache):
     def rollback(self):
         """Undo the last step, for instance when its forward pass has raised: sequences are as long
         as before, and the pages that it took go back."""
+        self.pool.session.check()
         begun, self._begun, self.rows, self._positions = self._begun, [], 0, None
         pages = [page for sequence, _, had in begun for page in sequence.pages[had:]]
         for sequence, length, had in begun:
@@ -254,6 +258,7 @@ class PagedCache(transformers.Cache):
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store the new tokens. What comes back only leads the attention function to this cache."""
+        self.pool.session.check()
         layer = _convert.integer("layer_idx", layer_idx, 0, self.pool.layers - 1)
         if self._positions is None or layer in self._stored:
             raise ValueError(f"layer {layer}: step() comes before each forward pass")
@@ -317,6 +322,7 @@ class PagedCache(transformers.Cache):
     def attend(self, query, layer, sinks=None, **way):
         """Attention of the step's tokens on one layer, in the way of plan()'s options. Return: [1,
         tokens, heads, dim]."""
+        self.pool.session.check()
         rows = self._rows("q", query)
         if sinks is not None:
             way["sinks"] = self._ways.sinks(layer, sinks)
@@ -325,6 +331,23 @@ class PagedCache(transformers.Cache):
         q.copy_(rows)
         self._ways.attention(**way).run(q, layer, o)
         return o[None].to(query.dtype, copy=True)
+
+
+# What a cache of transformers does to all of its layers. This one has none, so it would do nothing,
+# and beams that were left or drafts that were rejected would stay.
+_OF_ALL_LAYERS = (
+    "activate_past_recording", "batch_repeat_interleave", "batch_select_indices", "crop",
+    "early_initialization", "offload", "prefetch", "reorder_cache", "reset",
+)  # fmt: skip
+
+
+@property
+def _absent(self):
+    raise AttributeError  # __getattr__() has the words
+
+
+for _name in _OF_ALL_LAYERS:
+    setattr(PagedCache, _name, _absent)
 
 
 def _batch(batch):

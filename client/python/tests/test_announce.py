@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 import attnd
-from attnd import _library, _on_stream
+from attnd import _library
 from service import ServiceTest
 
 PLAIN, FIRST, SECOND = 0, 1, 2  # no capture, and two
@@ -68,8 +68,7 @@ class AnnounceTest(ServiceTest):
         patches = contextlib.ExitStack()
         self.addCleanup(patches.close)
         patches.enter_context(mock.patch.dict(sys.modules, torch=torch))
-        for module in (_on_stream, _library):
-            patches.enter_context(mock.patch.object(module, "cuda", lambda: self.driver))
+        patches.enter_context(mock.patch.object(_library, "cuda", lambda: self.driver))
         self.pool = attnd.PagePool(self.session, 1, 4, 8, 2, 64, leased=False)
         self.attention = attnd.BatchAttention(self.pool)
         self.attention._prepare = lambda *_: 1

@@ -118,7 +118,7 @@ class PrefixTest(ServiceTest):
         with self.assertRaises(attnd.Unknown):
             attnd.PrefixCache.attach(self.pool, bytes(16))
         self.cache.release()
-        with self.assertRaises(attnd.Unknown):
+        with self.assertRaisesRegex(ValueError, "released"):
             self.cache.match(keys).wait()
 
     def test_operations_are_awaited(self):

@@ -1,0 +1,230 @@
+"""Calls at the edges of what has a meaning: each is right, or refused by its name."""
+
+import gc
+import inspect
+import os
+import unittest
+
+import numpy as np
+
+import attnd
+from attnd import _convert
+from reported import DIM, HEADS, HEADS_KV, SIZE, ReportedTest
+
+THREE = [0, 1, 3], [0, 2, 3], [5, 9, 2], [4, 7]  # two requests: a row of 12 tokens, two of 7
+MASK = 12 + 2 * 7
+
+
+class ArgumentsTest(ReportedTest):
+    def plan(self, **said):
+        self.attention.plan(*THREE, HEADS, **{"causal": True, "wait": True, **said})
+
+    def refused(self, name, call, *errors):
+        with self.assertRaisesRegex(errors or (TypeError, ValueError), rf"\b{name}\b"):
+            call()
+
+    def test_a_number_keeps_all_of_it_or_is_none(self):
+        for bad in (np.complex64(1 + 2j), np.complex128(1), np.array("1.5"), np.array(b"1"),
+                    np.timedelta64(2, "s"), np.array(1.5, object)):  # fmt: skip
+            with self.subTest(bad=bad):
+                self.refused("f", lambda: _convert.real("f", bad), TypeError)
+                self.refused("f", lambda: _convert.integer("f", bad, 0, 9), TypeError)
+
+    def test_a_number_that_raises_is_named(self):
+        class Number:
+            def __float__(self):
+                raise ZeroDivisionError
+
+            __index__ = __float__
+
+        self.refused("sm_scale", lambda: self.plan(sm_scale=Number()), TypeError)
+        self.refused("window_left", lambda: self.plan(window_left=Number()), TypeError)
+
+    def test_what_has_no_order_is_no_pair(self):
+        for bad in ({1: 2, 3: 4}, {1, 2}, b"12"):
+            self.refused("q_strides", lambda: self.plan(q_strides=bad), TypeError)
+
+    def test_options_of_a_position_encoding_go_with_it(self):
+        for name, value in (("rope_scale", 2.0), ("rope_theta", 500.0), ("rope_dim", 16),
+                            ("rope_old_context", 64), ("rope_append", True)):  # fmt: skip
+            self.refused(name, lambda: self.plan(**{name: value}), ValueError)
+            self.refused(name, lambda: self.plan(pos_encoding_mode="ALIBI", **{name: value}))
+        for name in ("rope_low_freq_factor", "rope_high_freq_factor"):
+            self.refused(name, lambda: self.plan(pos_encoding_mode="ROPE_LLAMA", **{name: 1.0}))
+        slopes = np.ones(HEADS, np.float32)
+        self.refused("alibi_slopes", lambda: self.plan(alibi_slopes=slopes), ValueError)
+        self.plan(rope_append=False, rope_scale=None)
+
+    def test_a_mask_is_of_bools_and_a_packed_one_of_bytes(self):
+        for value in (2, 255):
+            bad = np.full(MASK, value, np.uint8)
+            self.refused("custom_mask", lambda: self.plan(custom_mask=bad), ValueError)
+        packed = np.ones(2 + 2, bool)
+        self.refused("packed_custom_mask", lambda: self.plan(packed_custom_mask=packed), TypeError)
+        self.plan(custom_mask=np.ones(MASK, np.uint8))
+        q = self.q(3)
+        self.close_to(
+            self.attention.run(q, 0)[0][:1], self.wanted(q[:1], [5, 9], 12)
+        )
+
+    def test_an_output_whose_elements_share_bytes_is_refused(self):
+        self.plan()
+        q, lse = self.q(3), np.zeros((1, 1), np.float32)
+        shared = np.lib.stride_tricks.as_strided(
+            np.zeros(999, np.float16), (3, HEADS, DIM), (2 * DIM, 2 * DIM, 2)
+        )
+        self.refused("out", lambda: self.attention.run(q, 0, shared), ValueError)
+        wide = np.lib.stride_tricks.as_strided(lse, (3, HEADS), (0, 0))
+        self.refused("lse", lambda: self.attention.run(q, 0, lse=wide), ValueError)
+        apart = np.zeros((3, HEADS, DIM, 2), np.float16)[..., 0]
+        self.attention.run(q, 0, apart)
+        self.close_to(apart[:1], self.wanted(q[:1], [5, 9], 12))
+
+    def test_k_and_v_of_a_pool_are_of_one_type(self):
+        k, v = (self.session.empty((4, SIZE, 1, DIM), x) for x in ("float16", "bfloat16"))
+        make = attnd.PagePool.from_tensors
+        self.refused("V of bfloat16", lambda: make(self.session, [(k, v)]), ValueError)
+        for bad in (None, 5):
+            self.refused("layers", lambda: make(self.session, bad), TypeError)
+
+    def test_an_advance_calls_its_arrays_by_their_names(self):
+        self.plan(reserve_pages=1)
+        for starts, pages in (([0, 1, 0], []), ([0, 2, 2], [1, 3]), ([0, 1, 1], [99])):
+            said = "page_indices" if pages == [99] else "page_indptr"
+            with self.subTest(starts=starts), self.assertRaisesRegex(attnd.Range, said) as why:
+                self.attention.advance([12, 7], starts, pages, wait=True)
+            self.assertEqual(why.exception.field, said)
+
+    def test_names_and_paths_are_named(self):
+        for bad in (5, "\ud800", "a\0b"):
+            self.refused("name", lambda: attnd.Session(self.path, bad))
+        for bad in (5, ["x"], "a\0b"):
+            self.refused("socket", lambda: attnd.Session(bad))
+
+
+class EndsTest(ReportedTest):
+    """Objects that are used when what they name has gone."""
+
+    def test_leases_that_nobody_asked_for_go_back_to_their_own_pool(self):
+        pool = attnd.PagePool(self.session, 1, 8, 4, 1, 16)
+        cache = attnd.PrefixCache(pool)
+        keys = cache.keys(np.arange(8))
+        cache.publish(keys, pool.alloc_pages(2)).wait()
+        left = cache.match(keys)
+        cache.pin(keys).wait()  # behind it
+        pool.release()
+        cache.release()
+        del pool, cache
+        other = attnd.PagePool(self.session, 1, 8, 4, 1, 16)
+        other.alloc_pages(8)
+        del left
+        gc.collect()
+        with self.assertRaises(attnd.NoSpace):  # all of its pages are leased still
+            other.alloc_pages(1)
+
+    def test_a_pool_is_released_when_operations_of_its_closed_batches_are_over(self):
+        pool = attnd.PagePool(self.session, 1, 8, SIZE, HEADS_KV, DIM, leased=False)
+        attention = attnd.BatchAttention(pool)
+        attention.plan([0, 1], [0, 1], [3], [5], HEADS, wait=True)
+        q, out = (self.session.empty((1, HEADS, DIM)) for _ in "qo")
+        operation = attention.submit(q, 0, out)
+        attention.close()
+        operation.wait(20)
+        pool.release()
+
+    def test_what_a_closed_session_had_is_released_in_silence(self):
+        session = attnd.Session(self.path)
+        pool = attnd.PagePool(session, 1, 8, SIZE, 1, 16)
+        attention, cache = attnd.BatchAttention(pool), attnd.PrefixCache(pool)
+        attention.plan([0, 1], [0, 1], pool.alloc_pages(1), [5], HEADS, wait=True)
+        session.close()
+        attention.close()
+        cache.release()
+        pool.release()
+
+    def test_what_is_not_over_has_no_result(self):
+        self.attention.plan(*THREE, HEADS, wait=True)
+        q, out = (self.session.empty((3, HEADS, DIM)) for _ in "qo")
+        operation = self.attention.submit(q, 0, out)  # nobody has collected it
+        with self.assertRaisesRegex(ValueError, "run is not over"):
+            operation.result()
+        operation.wait(20)
+        self.assertIsNone(operation.result())
+
+    def test_calls_of_a_gpu_say_what_is_missing(self):
+        if attnd._library.cuda() is not None:
+            self.skipTest("libattnd-cuda and a driver are here")
+        self.attention.plan(*THREE, HEADS, wait=True)
+        for call in (lambda: self.attention.launch(1), self.attention.announce,
+                     self.attention.lane_error, lambda: self.attention.prepare(None, 0, None)):
+            with self.assertRaisesRegex(ValueError, "libattnd-cuda"):
+                call()
+        self.attention.close()
+        for call in (lambda: self.attention.launch(1), self.attention.announce,
+                     self.attention.lane_error):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "closed"):
+                call()
+
+
+# What says nothing of the service.
+_OF_PYTHON = frozenset((
+    "adopt", "close", "closed", "destroy_doomed", "dtype", "device", "find", "forget", "lease",
+    "left", "listen", "nbytes", "place", "rows", "take", "torch",
+))  # fmt: skip
+
+
+class ChildTest(ReportedTest):
+    def calls(self, objects):
+        """Each public method and property of each object, called with None for what it must be
+        given."""
+        for thing in objects:
+            for name in dir(type(thing)):
+                found = inspect.getattr_static(type(thing), name)
+                if name.startswith("_") or name in _OF_PYTHON or isinstance(found, classmethod):
+                    continue
+                if not callable(found):
+                    if isinstance(found, property):
+                        yield f"{type(thing).__name__}.{name}", lambda: getattr(thing, name)
+                    continue
+                takes = inspect.signature(getattr(thing, name)).parameters.values()
+                needs = sum(x.default is x.empty and x.kind == x.POSITIONAL_OR_KEYWORD
+                            for x in takes)  # fmt: skip
+                yield f"{type(thing).__name__}.{name}", lambda: getattr(thing, name)(*[None] * needs)
+
+    def test_every_public_call_of_a_child_says_forked(self):
+        leased = attnd.PagePool(self.session, 1, 16, SIZE, 1, DIM)
+        cache = attnd.PrefixCache(leased)
+        self.attention.plan(*THREE, HEADS, wait=True)
+        q, out = (self.session.empty((3, HEADS, DIM)) for _ in "qo")
+        over, flying = (self.attention.submit(q, 0, out) for _ in range(2))
+        over.wait(20)
+        found = cache.match(cache.keys(np.arange(SIZE)))
+        memory = self.session.memory(64)
+        objects = [self.session, self.pool, leased, self.attention, cache, memory, q, over, flying,
+                   found]  # fmt: skip
+        reads, writes = os.pipe()
+        child = os.fork()
+        if child == 0:
+            wrong = []
+            try:
+                for name, call in self.calls(objects):
+                    try:
+                        call()
+                        wrong.append(name)
+                    except attnd.Forked:
+                        pass
+                    except BaseException as why:
+                        wrong.append(f"{name} raised {why!r}")
+            finally:
+                os.write(writes, repr(wrong).encode()[:4096])
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writes)
+        with open(reads) as said:
+            self.assertEqual(said.read(), "[]")
+        flying.wait(20)
+        found.wait(20)
+
+
+if __name__ == "__main__":
+    unittest.main()
