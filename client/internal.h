@@ -158,7 +158,9 @@ struct attnd_session {
     struct attnd_object *objects;
     uint64_t objects_added;
 
-    /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
+    /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. It is made under
+     * launcher_lock: what it registers with the driver can be registered once. */
+    pthread_mutex_t launcher_lock;
     struct attnd_stream_launcher *launcher;
     void (*launcher_end)(struct attnd_stream_launcher *launcher);
     /* Before the service is asked to end a prepared run or a plan, which it may refuse; NULL:

@@ -40,6 +40,7 @@ static struct attnd_session *session_new(void)
     session->submission.fd = session->completion.fd = session->account.fd = -1;
     pthread_mutex_init(&session->call_lock, NULL);
     pthread_mutex_init(&session->objects_lock, NULL);
+    pthread_mutex_init(&session->launcher_lock, NULL);
     session->datagram = malloc(attnd_call_buffer_bytes());
     if (session->datagram == NULL) {
         attnd_close(session);
@@ -100,6 +101,7 @@ void attnd_close(struct attnd_session *session)
         attnd_shm_unmap(&session->account);
         pthread_mutex_destroy(&session->call_lock);
         pthread_mutex_destroy(&session->objects_lock);
+        pthread_mutex_destroy(&session->launcher_lock);
     }
     close_fd(session->event);
     close_fd(session->notify);

@@ -394,23 +394,32 @@ static struct attnd_stream_launcher *peek_launcher(struct attnd_session *session
     return launcher;
 }
 
-/* Keeps @made, unless another thread was faster. Return: what is kept. */
-static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session,
-                                                   struct attnd_stream_launcher *made)
+static void keep_launcher(struct attnd_session *session, struct attnd_stream_launcher *made)
 {
     pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_launcher *kept = session->launcher;
-    if (kept == NULL) {
-        kept = session->launcher = made;
-        session->launcher_end = end_in_context;
-        session->prepared_ends = prepared_ends;
-        session->plan_ends = plan_ends;
-        session->memory_ends = memory_ends;
-    }
+    session->launcher = made;
+    session->launcher_end = end_in_context;
+    session->prepared_ends = prepared_ends;
+    session->plan_ends = plan_ends;
+    session->memory_ends = memory_ends;
     pthread_mutex_unlock(&session->objects_lock);
-    if (kept != made)
-        end(made);
-    return kept;
+}
+
+/* The session's, made by the first thread that asks while the others wait. Return: NULL with
+ * *code. */
+static struct attnd_stream_launcher *the_launcher(struct attnd_session *session, CUcontext context,
+                                                  int *code)
+{
+    struct attnd_stream_launcher *launcher = peek_launcher(session);
+
+    if (launcher)
+        return launcher;
+    pthread_mutex_lock(&session->launcher_lock);
+    launcher = peek_launcher(session);
+    if (launcher == NULL && (launcher = make_launcher(session, context, code)) != NULL)
+        keep_launcher(session, launcher);
+    pthread_mutex_unlock(&session->launcher_lock);
+    return launcher;
 }
 
 /* Return: NULL with *code. */
@@ -426,14 +435,8 @@ struct attnd_stream_launcher *attnd_stream_launcher_open(struct attnd_session *s
         *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
         return NULL;
     }
-    struct attnd_stream_launcher *launcher = peek_launcher(session);
-    if (launcher == NULL) {
-        launcher = make_launcher(session, context, code);
-        if (launcher == NULL)
-            return NULL;
-        launcher = keep_launcher(session, launcher);
-    }
-    if (launcher->context == context)
+    struct attnd_stream_launcher *launcher = the_launcher(session, context, code);
+    if (launcher == NULL || launcher->context == context)
         return launcher;
     *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     return NULL;

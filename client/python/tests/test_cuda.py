@@ -1,6 +1,7 @@
 """The GPU: pools and tensors there, runs in streams, in graphs, and by operations."""
 
 import os
+import threading
 import unittest
 
 import numpy as np
@@ -306,6 +307,39 @@ class CudaTest(ServiceTest):
             self.check(batch, planes[0], q, o, lse)
             self.assertTrue(torch.equal(twice[0], o * 2))
         attention.lane_error()
+
+    def test_threads_that_run_for_the_first_time_at_once_are_all_right(self):
+        for _ in range(3):  # sessions: each has its first run once
+            self.first_runs_at_once()
+            self.session.close()
+            self.session = attnd.Session(self.path, "test")
+            self.addCleanup(self.session.close)
+
+    def first_runs_at_once(self):
+        pool, planes = self.device_pool()
+        start, found = threading.Barrier(4), [None] * 4
+        batch = Batch(self.draw, PAGES, PAGE)
+        q = self.normal(batch.rows, HEADS, DIM)
+
+        def work(lane):
+            torch.cuda.set_device(0)
+            attention = attnd.BatchAttention(pool, lane=lane)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                attention.plan(*batch.csr(), HEADS, causal=True, wait=True)
+                start.wait(60)
+                found[lane] = attention.run(q, 0)[0]
+                torch.cuda.current_stream().synchronize()
+                attention.lane_error()
+
+        torch.cuda.synchronize()
+        threads = [threading.Thread(target=work, args=(lane,)) for lane in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for o in found:
+            self.assertIsNotNone(o, "a thread raised")
+            self.check(batch, planes[0], q, o)
 
     def test_a_capture_takes_no_part_in_what_was_announced_outside_of_it(self):
         pool, planes = self.device_pool()
