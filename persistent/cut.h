@@ -22,8 +22,9 @@
 /* Constants of plan/ that both planners reckon with. */
 #define ATTND_CUT_MEMORY_ROWS 16u /* packed rows of a tile that is bound by memory, at most */
 #define ATTND_CUT_KEYS_MIN 128u   /* of a part */
-#define ATTND_CUT_SLACK 1.125f    /* unsplit is good enough up to so much over perfect */
-#define ATTND_CUT_GAIN 0.95f      /* a finer split must end by this much earlier */
+#define ATTND_CUT_MERGED_AT_ONCE 16.0f
+#define ATTND_CUT_SLACK 1.125f /* unsplit is good enough up to so much over perfect */
+#define ATTND_CUT_GAIN 0.95f   /* a finer split must end by this much earlier */
 #define ATTND_CUT_HALVES_WORKERS_MIN 32u
 #define ATTND_CUT_HALVES_KEYS_MIN 4096u
 #define ATTND_CUT_COST_KEY 8u
@@ -284,15 +285,32 @@ static ATTND_HOST_DEVICE struct attnd_cut_split attnd_cut_way(uint32_t way, floa
     return split;
 }
 
+/* Parts of a memory-bound block, at most; see parts_max() in plan/split.c. */
+static ATTND_HOST_DEVICE float attnd_cut_parts_max(const struct attnd_cut_shape *shape,
+                                                   uint32_t packed_rows, float time_ns)
+{
+    const float merged_ns = (float)packed_rows * shape->pace.part_row_ns;
+
+    return attnd_cut_larger(ATTND_CUT_MERGED_AT_ONCE, sqrtf(time_ns / merged_ns));
+}
+
 static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *shape,
+                                                  const struct attnd_cut *cut, uint32_t b,
                                                   const struct attnd_cut_split *split,
-                                                  uint32_t shortest, float time_ns, uint32_t keys)
+                                                  uint32_t shortest)
 {
     if (split->target_ns <= 0.0f)
         return 1;
     const uint32_t least = shape->pace.granule > shortest ? shape->pace.granule : shortest;
-    const float wanted = time_ns / split->target_ns + split->round;
-    uint32_t parts = keys / least;
+    const uint32_t packed_rows = attnd_cut_packed(shape, cut, b);
+    float wanted = cut->time_ns[b] / split->target_ns + split->round;
+    uint32_t parts = cut->keys[b] / least;
+
+    if (wanted > ATTND_CUT_MERGED_AT_ONCE && packed_rows <= ATTND_CUT_MEMORY_ROWS &&
+        shape->pace.rows_step > 1) {
+        const float most = attnd_cut_parts_max(shape, packed_rows, cut->time_ns[b]);
+        wanted = wanted < most ? wanted : most;
+    }
 
     if ((float)parts > wanted)
         parts = (uint32_t)wanted;
@@ -310,7 +328,7 @@ static ATTND_HOST_DEVICE float attnd_cut_part_ns(const struct attnd_cut_shape *s
 
     if (memory)
         split.target_ns /= stretch;
-    *parts = attnd_cut_parts(shape, &split, ATTND_CUT_KEYS_MIN, ns, cut->keys[b]);
+    *parts = attnd_cut_parts(shape, cut, b, &split, ATTND_CUT_KEYS_MIN);
     if (memory)
         ns *= stretch;
     else if (*parts > 1)
@@ -398,7 +416,7 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_wanted(const struct attnd_cut_shape 
         shortest = ATTND_CUT_HALVES_KEYS_MIN;
         again = nth > choice->unhalved + choice->halved - choice->halved / 2;
     }
-    const uint32_t parts = attnd_cut_parts(shape, &split, shortest, cut->time_ns[b], cut->keys[b]);
+    const uint32_t parts = attnd_cut_parts(shape, cut, b, &split, shortest);
     return parts > 1 && again ? 2 * parts : parts;
 }
 

@@ -130,9 +130,7 @@ static ATTND_OF_TEAM uint32_t attnd_cut_fuse_splits(const struct attnd_team *tea
 
     for (uint32_t b = team->thread; b < blocks; b += team->threads)
         if (attnd_cut_class(shape, cut, b) == ATTND_TILE_MEMORY)
-            splits +=
-                attnd_cut_parts(shape, split, ATTND_CUT_KEYS_MIN, cut->time_ns[b], cut->keys[b]) -
-                1;
+            splits += attnd_cut_parts(shape, cut, b, split, ATTND_CUT_KEYS_MIN) - 1;
     return attnd_team_total(team, splits);
 }
 

@@ -18,6 +18,8 @@
 #define BALANCE_SLACK 1.125
 /* A finer split must end by this much earlier. */
 #define SPLIT_GAIN 0.95
+/* Parts of a block whose merge is one trip to memory (merge_batch of cuda/items/merge.cuh). */
+#define MERGED_AT_ONCE 16u
 /* A shared level is spread over all workers if each of its blocks can have so many parts. */
 #define SPREAD_PARTS_MIN 4u
 
@@ -89,6 +91,17 @@ static double block_ns(const struct attnd_row_block *block, const struct blocks_
     return (double)block->time_ns * (block->tile_class == ATTND_TILE_MEMORY ? seen->stretch : 1);
 }
 
+/* Parts of a memory-bound block, at most: whoever arrives last merges all of them, and that is not
+ * to take longer than a part. */
+static double parts_max(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const uint32_t packed_rows = block->row_count * plan->shape.group;
+    const double merged_ns =
+        attnd_plan_part_ns(plan, packed_rows, 0) - attnd_plan_part_ns(plan, 0, 0);
+
+    return attnd_larger(MERGED_AT_ONCE, sqrt((double)block->time_ns / merged_ns));
+}
+
 uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
                                 const struct attnd_split *split)
 {
@@ -98,6 +111,9 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
     if (split->target_ns <= 0)
         return 1;
     double wanted = (double)block->time_ns / split->target_ns + split->round;
+    if (wanted > MERGED_AT_ONCE && block->tile_class == ATTND_TILE_MEMORY &&
+        plan->limits.target.rates.rows_step > 1)
+        wanted = attnd_smaller(wanted, parts_max(plan, block));
     uint32_t parts = shortest ? block->keys / shortest : 1; /* more are not worth it */
     if (parts > wanted)
         parts = (uint32_t)wanted;

@@ -483,6 +483,24 @@ static void prompts_and_decodes_are_in_work_at_once_as_the_planner_has_them(void
     assert_true(sum / CASES < 1.02);
 }
 
+static void a_long_decode_of_one_head_has_as_many_parts_as_the_planner_gives_it(void **state)
+{
+    const int32_t qo[] = {1}, kv[] = {32000};
+    struct plan_case c;
+
+    (void)state;
+    plan_case_begin_gpu(&c);
+    c.limits.target.cascade = ATTND_CASCADE_OFF;
+    c.pool.heads_kv = c.limits.heads_kv = 1;
+    c.limits.heads_q = c.batch.heads_q = 8;
+    plan_case_level(&c, 1, qo, kv);
+    const double ratio = over_planner(&c, 1);
+    const uint32_t planned = attnd_plan_head(c.plan)->tiles;
+    plan_case_free(&c);
+    assert_true(ratio > 0.95 && ratio < 1.05);
+    assert_in_range(result.tiles, planned - 1, planned + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +509,7 @@ int main(void)
         cmocka_unit_test(rows_that_decrease_or_are_too_many_are_refused),
         cmocka_unit_test(padding_alone_has_no_tiles),
         cmocka_unit_test(batches_end_as_early_as_the_planner_lets_them),
+        cmocka_unit_test(a_long_decode_of_one_head_has_as_many_parts_as_the_planner_gives_it),
         cmocka_unit_test(prompts_and_decodes_are_in_work_at_once_as_the_planner_has_them),
     };
 

@@ -107,6 +107,20 @@ static void parts_of_a_split_stay_worth_a_merge(void **state)
     }
 }
 
+/* 268 us by one worker, 0.12 us for each part's rows: 47 parts, where 132 would be merged for 16.
+ */
+static void a_long_decode_of_one_head_has_no_parts_that_take_longer_to_merge(void **state)
+{
+    (void)state;
+    plan_case_begin_gpu(&c);
+    c.limits.target.tile_workers = 132;
+    c.pool.heads_kv = 1;
+    c.batch.heads_q = 8;
+    level(1, 1, 32000);
+    const uint32_t tiles = checked_plan(&c)->tiles;
+    assert_in_range(tiles, 40, 50);
+}
+
 static void a_batch_that_comes_out_even_is_not_split(void **state)
 {
     (void)state;
@@ -520,6 +534,7 @@ int main(void)
         TEST(decodes_that_fill_no_wave_are_split_until_they_do),
         TEST(a_causal_prompt_balances_unsplit),
         TEST(parts_of_a_split_stay_worth_a_merge),
+        TEST(a_long_decode_of_one_head_has_no_parts_that_take_longer_to_merge),
         TEST(a_batch_that_comes_out_even_is_not_split),
         TEST(of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters),
         TEST(a_last_wave_of_short_items_is_not_halved),
