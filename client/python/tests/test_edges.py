@@ -96,6 +96,36 @@ class ArgumentsTest(ReportedTest):
                 self.attention.advance([12, 7], starts, pages, wait=True)
             self.assertEqual(why.exception.field, said)
 
+    def test_tensors_of_any_library_are_copied_or_named(self):
+        class Lent:
+            """What another library gives: no array interface."""
+
+            def __init__(self, x):
+                self.__dlpack__, self.__dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+
+        class Described:
+            def __init__(self, x, **more):
+                self.keep, self.__array_interface__ = x, {**x.__array_interface__, **more}
+
+        self.plan()
+        q, out = self.q(3), np.zeros((3, HEADS, DIM), np.float16)
+        for given in (Lent(q), Described(q)):
+            self.attention.run(given, 0, Lent(out))
+            self.close_to(out[:1], self.wanted(q[:1], [5, 9], 12))
+            out[:] = 0
+        for more in ({"data": None}, {"mask": np.ones(3)}, {"data": (0, False)}):
+            self.refused("q", lambda: self.attention.run(Described(q, **more), 0), TypeError)
+        only = Described(out, data=(out.ctypes.data, True))
+        self.refused("out", lambda: self.attention.run(q, 0, only), ValueError)
+        self.assertFalse(out.any())
+
+    def test_a_namespace_is_of_its_own_pool(self):
+        one, two = (attnd.PagePool(self.session, 1, 8, 4, 1, 16) for _ in range(2))
+        cache = attnd.PrefixCache(one)
+        token = cache.share(writable=True)
+        attnd.PrefixCache.attach(one, token)
+        self.refused("token", lambda: attnd.PrefixCache.attach(two, token), ValueError)
+
     def test_names_and_paths_are_named(self):
         for bad in (5, "\ud800", "a\0b"):
             self.refused("name", lambda: attnd.Session(self.path, bad))
