@@ -11,7 +11,7 @@ import numpy
 
 from ._dlpack import CPU, contiguous
 from ._settings import STRIDED, name_of
-from .memory import BYTES, Elsewhere, Tensor, copy, describe, refuse_gradient
+from .memory import BYTES, Elsewhere, Tensor, copy, describe, is_read_only, refuse_gradient
 
 _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
 _KEPT_MAX = 1024  # tensors that do
@@ -96,7 +96,7 @@ class Tensors:
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
         refuse_gradient(name_of(name), x)
-        if not read and not getattr(getattr(x, "flags", None), "writeable", True):
+        if not read and is_read_only(x):
             raise ValueError(f"{name_of(name)} is read-only")
         described = describe(x, name_of(name))
         _, shape, strides, dtype, kind, _ = described

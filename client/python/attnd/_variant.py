@@ -10,7 +10,7 @@ import ctypes as c
 import numpy
 
 from . import _abi, _convert
-from .memory import copy, describe, refuse_gradient
+from .memory import copy, describe, host_array, refuse_gradient
 
 _POSITIONS = {"NONE": 0, "ALIBI": 1, "ROPE_LLAMA": 2}
 
@@ -148,7 +148,7 @@ def mask_of(pool, csr, mask, packed):
         except LookupError:
             pass
     given = given.cpu() if hasattr(given, "cpu") else given
-    data = numpy.asarray(given)
+    data = host_array(given)
     if packed is None:
         if data.size and data.dtype != numpy.bool_ and data.max() > 1:
             raise ValueError(f"{name} has a {data.max()}; it is of bool, or of 0 and 1")

@@ -12,6 +12,7 @@ and waits: the call returns at once, a CUDA graph may hold it, and what went wro
 from __future__ import annotations
 
 import ctypes as c
+import threading
 import typing
 import weakref
 
@@ -45,7 +46,8 @@ def _holds(capacity, room):
 
 
 class BatchAttention(OnStream):
-    """Attention over batches of requests on one pool. One thread at a time."""
+    """Attention over batches of requests on one pool. Any threads may run and append what one of
+    them has planned; plan() and advance() come from one thread at a time."""
 
     def __init__(self, pool: PagePool, lane: int = 0) -> None:
         pool._native()
@@ -54,7 +56,7 @@ class BatchAttention(OnStream):
         self._now = self._batch = self._levels = None  # _now: the batch that runs are of
         self._spare = None  # (plan, capacity, heads) of a first batch that was refused
         self._said, self._strided = None, False  # the last plan()'s options; has _batch strides?
-        self._tensors = Tensors(pool)
+        self._tensors, self._one = Tensors(pool), threading.RLock()  # who fills in what is below
         self._prepared = Prepared(pool.session, lane)
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
@@ -382,14 +384,15 @@ class BatchAttention(OnStream):
         layer = self.pool.layer_of(kv_cache)
         if isinstance(lse, (bool, numpy.bool_)):
             lse = True if lse else None
-        if self.pool.device == "cuda":
-            return self._run_on_stream(layer, q, out, lse, stream)
-        operation, out, lse, back = self._submit(layer, q, out, lse, 0)
-        operation.wait()
-        if self._now is not None and self._now.before is not None:  # it is known now
-            self._forget(_planned.forget_before(self._now))
-        self._tensors.bring_back(back)
-        return out, lse
+        with self._one:
+            if self.pool.device == "cuda":
+                return self._run_on_stream(layer, q, out, lse, stream)
+            operation, out, lse, back = self._submit(layer, q, out, lse, 0)
+            operation.wait()
+            if self._now is not None and self._now.before is not None:  # it is known now
+                self._forget(_planned.forget_before(self._now))
+            self._tensors.bring_back(back)
+            return out, lse
 
     def submit(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None, *,
@@ -401,18 +404,24 @@ class BatchAttention(OnStream):
         self._native("submit")
         timeout_us = _convert.integer("timeout_us", timeout_us, 0, _convert.U32)
         layer = self.pool.layer_of(kv_cache)
-        self._tensors.place("o", out, False, None)
-        if lse is not None:
-            self._tensors.place("lse", lse, False, None)
-        operation, _, _, _ = self._submit(layer, q, out, lse, timeout_us)
-        self._tensors.staged = []  # nobody here learns when it has ended: the operation keeps them
-        return operation
+        with self._one:
+            self._tensors.place("o", out, False, None)
+            if lse is not None:
+                self._tensors.place("lse", lse, False, None)
+            operation, _, _, _ = self._submit(layer, q, out, lse, timeout_us)
+            self._tensors.staged = []  # nobody learns when it has ended: the operation keeps them
+            return operation
 
     def append(self, k: Array, v: Array, kv_cache: Layer) -> None:
         """Store K and V of the batch's new tokens, [rows, num_kv_heads, head_dim] each, at the end
         of their requests. A run that is submitted afterwards sees them."""
         self._native("append")
-        args, tensors = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache)), self._tensors
+        layer = self.pool.layer_of(kv_cache)
+        with self._one:
+            self._append(k, v, layer)
+
+    def _append(self, k, v, layer):
+        args, tensors = _abi.AppendArgs(layer=layer), self._tensors
         tensors.fill(args.k, "k", k, True, None)
         tensors.fill(args.v, "v", v, True, None)
         if not tensors.enough():
@@ -444,6 +453,10 @@ class BatchAttention(OnStream):
             import torch
 
             torch.cuda.current_stream().synchronize()
+        with self._one:
+            return self._merge(v_a, s_a, v_b, s_b, out, lse)
+
+    def _merge(self, v_a, s_a, v_b, s_b, out, lse):
         args, back, tensors = _abi.MergeArgs(), [], self._tensors
         out = tensors.new("o", v_a) if out is None else out
         lse = tensors.new("lse", s_a) if lse is None else lse
@@ -467,8 +480,9 @@ class BatchAttention(OnStream):
     def _submit(self, layer, q, out, lse, timeout_us):
         before, args, tensors, back = self._filled, self._run_args, self._tensors, ()
         if (
-            before is not None and before[0] is tensors.shapes and before[1]() is q
-            and before[2]() is out and (lse is None if before[3] is None else before[3]() is lse)
+            before is not None and before[0] is tensors.shapes and before[1]() is q is not None
+            and before[2]() is out is not None
+            and (lse is None if before[3] is None else before[3]() is lse is not None)
         ):  # fmt: skip
             tensors.kept += (q, out, lse)
         else:

@@ -238,11 +238,18 @@ def describe(x, name="the tensor"):
 def _of_torch(x, name):
     kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
     there = kind == _dlpack.CUDA or x.device.type == "cpu"
-    if not there or x.layout is not sys.modules["torch"].strided or x.is_neg():
+    if not there or x.layout is not sys.modules["torch"].strided or x.is_nested or x.is_neg():
         raise TypeError(
-            f"{name} is a tensor of {x.device.type}, {x.layout}, or a view that is to be negated"
+            f"{name} is a tensor of {x.device.type}, {x.layout}, of tensors, or a view that is to "
+            "be negated"
         )
-    return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype, name), kind, x
+    try:
+        address = x.data_ptr()
+    except RuntimeError as why:
+        raise TypeError(f"{name} has no memory: {why}") from None
+    if address == 0 and x.numel():
+        raise TypeError(f"{name} has no memory: it is a {type(x).__name__}")
+    return address, tuple(x.shape), x.stride(), dtype_name(x.dtype, name), kind, x
 
 
 def _of_interface(interface, name):
@@ -251,6 +258,10 @@ def _of_interface(interface, name):
     if dtype is None:
         raise TypeError(f"{name} is of {interface['typestr']}, which is no type of attnd")
     shape, size = tuple(interface["shape"]), BYTES[dtype]
+    if interface.get("data") is None or interface.get("mask") is not None:
+        raise TypeError(f"{name} has an array interface without an address, or with a mask")
+    if not interface["data"][0] and math.prod(shape):
+        raise TypeError(f"{name} has no memory: its address is 0")
     strides = interface.get("strides")
     if strides is None:
         return interface["data"][0], shape, _dlpack.contiguous(shape), dtype
@@ -272,4 +283,31 @@ def copy(to, source):
         to, source = (x.torch() if isinstance(x, Tensor) else x for x in tensors)
         to.copy_(source)
     else:
-        numpy.copyto(numpy.asarray(to), numpy.asarray(source))
+        numpy.copyto(host_array(to), host_array(source))
+
+
+def is_read_only(x):
+    """Whether x says that it may not be written."""
+    flags = getattr(x, "flags", None)
+    if flags is not None:
+        return not getattr(flags, "writeable", True)
+    place = getattr(x, "__array_interface__", {}).get("data")
+    return isinstance(place, tuple) and bool(place[1])
+
+
+class _Described:
+    """A host tensor as numpy takes it, of what describe() said of it."""
+
+    def __init__(self, address, shape, strides, dtype, _, keep):
+        size = BYTES[dtype]
+        self.keep, self.__array_interface__ = keep, {
+            "shape": shape, "typestr": _TYPESTR[dtype], "data": (address, False), "version": 3,
+            "strides": tuple(s * size for s in strides),
+        }  # fmt: skip
+
+
+def host_array(x):
+    """An array of numpy over a host tensor of any kind."""
+    if hasattr(x, "__array_interface__") or hasattr(x, "__array__"):
+        return numpy.asarray(x)
+    return numpy.asarray(_Described(*describe(x)))

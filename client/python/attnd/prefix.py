@@ -92,6 +92,8 @@ class PrefixCache:
         native, info = pool.session.native(), _abi.PrefixInfo()
         self._keeper = Handle(native, handle, lib.attnd_prefix_release, keep=pool.keeper)
         checked(lib.attnd_prefix_info(native, handle, c.byref(info)))
+        if info.pool != pool.handle:
+            raise ValueError("token is of a namespace of another pool")
         self.pool, self.session, self.handle = pool, pool.session, handle
         self.block_pages, self.pages_max = info.block_pages, info.pages_max
         self.block_tokens = info.block_pages * pool.page_size

@@ -118,10 +118,10 @@ def mask(
 
 
 class Sequence:
-    """One sequence: its pages, and how many tokens of it are stored there."""
+    """One sequence of a cache: its pages, and how many tokens of it are stored there."""
 
-    def __init__(self):
-        self.pages, self.length = [], 0
+    def __init__(self, cache):
+        self.cache, self.pages, self.length = cache, [], 0
 
 
 class _NoLayers(list):
@@ -160,7 +160,7 @@ class PagedCache(transformers.Cache):
         """A new sequence; @pages: leases that it takes over, for instance claimed from a ticket,
         full of tokens unless @length says fewer."""
         self.pool.session.check()
-        made = Sequence()
+        made = Sequence(self)
         pages = _convert.as_array("pages", pages).tolist()
         most = len(pages) * self.pool.page_size
         made.length = most if length is None else _convert.integer("length", length, 0, most)
@@ -171,6 +171,7 @@ class PagedCache(transformers.Cache):
         """A new sequence that begins with the first @tokens of another, as far as these fill pages:
         shared pages are read by both and written by none."""
         self.pool.session.check()
+        self._own("sequence", sequence)
         tokens = _convert.integer("tokens", tokens, 0, _convert.I32)
         shared = sequence.pages[: min(tokens, sequence.length) // self.pool.page_size]
         if shared:
@@ -180,6 +181,7 @@ class PagedCache(transformers.Cache):
     def end(self, sequence):
         """Give a sequence's pages back."""
         self.pool.session.check()
+        self._own("sequence", sequence)
         if sequence.pages:
             self.pool.free_pages(sequence.pages)
         sequence.pages, sequence.length = [], 0
@@ -189,7 +191,7 @@ class PagedCache(transformers.Cache):
         """Begin a forward pass of [(sequence, new tokens), ...]: pages for what is new. Where it
         fails, nothing has changed. Return: the positions of the new tokens, [1, tokens]."""
         self.pool.session.native()
-        size, batch = self.pool.page_size, _batch(batch)
+        size, batch = self.pool.page_size, self._batch(batch)
         lengths = [sequence.length + tokens for sequence, tokens in batch]
         wanted = [-(-length // size) for length in lengths]
         missing = [max(n - len(s.pages), 0) for n, (s, _) in zip(wanted, batch)]
@@ -227,6 +229,29 @@ class PagedCache(transformers.Cache):
         self._ways.begin((qo, kv, pages, last))
         self.rows, self._stored, self._positions = rows, set(), positions[None]
         return self._positions
+
+    def _own(self, name, sequence):
+        """Page ids say nothing of the pool that they are of."""
+        if not isinstance(sequence, Sequence):
+            raise TypeError(f"{name} is of {type(sequence).__name__}, and no sequence")
+        if sequence.cache is not self:
+            raise ValueError(f"{name} is a sequence of another cache")
+
+    def _batch(self, batch):
+        """step()'s batch, converted."""
+        try:
+            batch = [(sequence, tokens) for sequence, tokens in batch]
+        except (TypeError, ValueError):
+            raise TypeError(f"batch is {batch!r}; it is pairs of a sequence and tokens") from None
+        made = []
+        for i, (sequence, tokens) in enumerate(batch):
+            self._own(f"batch[{i}]", sequence)
+            if any(sequence is other for other, _ in made):
+                raise ValueError(f"batch[{i}] is a sequence that is in the batch already")
+            made.append((sequence, _convert.integer(f"tokens of batch[{i}]", tokens, 0, 1 << 22)))
+        if not made:
+            raise ValueError("batch has no sequences")
+        return made
 
     def rollback(self):
         """Undo the last step, for instance when its forward pass has raised: sequences are as long
@@ -348,20 +373,6 @@ def _absent(self):
 
 for _name in _OF_ALL_LAYERS:
     setattr(PagedCache, _name, _absent)
-
-
-def _batch(batch):
-    """step()'s batch, converted."""
-    made = []
-    for i, (sequence, tokens) in enumerate(batch):
-        if not isinstance(sequence, Sequence):
-            raise TypeError(f"batch[{i}] is of {type(sequence).__name__}, and no sequence")
-        if any(sequence is other for other, _ in made):
-            raise ValueError(f"batch[{i}] is a sequence that is in the batch already")
-        made.append((sequence, _convert.integer(f"tokens of batch[{i}]", tokens, 0, 1 << 22)))
-    if not made:
-        raise ValueError("batch has no sequences")
-    return made
 
 
 # What models hand on and attention does not depend on, or that is honoured elsewhere.

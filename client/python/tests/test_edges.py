@@ -1,5 +1,6 @@
 """Calls at the edges of what has a meaning: each is right, or refused by its name."""
 
+import concurrent.futures
 import gc
 import inspect
 import os
@@ -95,6 +96,36 @@ class ArgumentsTest(ReportedTest):
                 self.attention.advance([12, 7], starts, pages, wait=True)
             self.assertEqual(why.exception.field, said)
 
+    def test_tensors_of_any_library_are_copied_or_named(self):
+        class Lent:
+            """What another library gives: no array interface."""
+
+            def __init__(self, x):
+                self.__dlpack__, self.__dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+
+        class Described:
+            def __init__(self, x, **more):
+                self.keep, self.__array_interface__ = x, {**x.__array_interface__, **more}
+
+        self.plan()
+        q, out = self.q(3), np.zeros((3, HEADS, DIM), np.float16)
+        for given in (Lent(q), Described(q)):
+            self.attention.run(given, 0, Lent(out))
+            self.close_to(out[:1], self.wanted(q[:1], [5, 9], 12))
+            out[:] = 0
+        for more in ({"data": None}, {"mask": np.ones(3)}, {"data": (0, False)}):
+            self.refused("q", lambda: self.attention.run(Described(q, **more), 0), TypeError)
+        only = Described(out, data=(out.ctypes.data, True))
+        self.refused("out", lambda: self.attention.run(q, 0, only), ValueError)
+        self.assertFalse(out.any())
+
+    def test_a_namespace_is_of_its_own_pool(self):
+        one, two = (attnd.PagePool(self.session, 1, 8, 4, 1, 16) for _ in range(2))
+        cache = attnd.PrefixCache(one)
+        token = cache.share(writable=True)
+        attnd.PrefixCache.attach(one, token)
+        self.refused("token", lambda: attnd.PrefixCache.attach(two, token), ValueError)
+
     def test_names_and_paths_are_named(self):
         for bad in (5, "\ud800", "a\0b"):
             self.refused("name", lambda: attnd.Session(self.path, bad))
@@ -121,6 +152,40 @@ class EndsTest(ReportedTest):
         gc.collect()
         with self.assertRaises(attnd.NoSpace):  # all of its pages are leased still
             other.alloc_pages(1)
+
+    def test_tensors_that_are_gone_are_not_those_that_are_not_given(self):
+        self.attention.plan(*THREE, HEADS, causal=True, wait=True)
+        q, values = self.session.empty((3, HEADS, DIM)), self.q(3)
+        q.numpy()[:] = values
+        for lse in (None, self.session.empty((3, HEADS), "float32")):
+            out = self.session.empty((3, HEADS, DIM))
+            self.attention.run(q, 0, out, lse)
+            del out, lse
+            others = [self.session.empty((3, HEADS, DIM)) for _ in range(3)]  # at its number
+            o, _ = self.attention.run(q, 0)
+            self.close_to(o[:1], self.wanted(values[:1], [5, 9], 12))
+            self.assertFalse(any(x.numpy().any() for x in others))
+        out = self.session.empty((3, HEADS, DIM))
+        self.attention.run(q, 0, out)
+        del q
+        with self.assertRaisesRegex(TypeError, r"\bq is NoneType"):
+            self.attention.run(None, 0, out)
+
+    def test_threads_run_what_one_of_them_has_planned(self):
+        self.attention.plan(*THREE, HEADS, causal=True, wait=True)
+        rows = [self.q(3) for _ in range(48)]
+        want = [self.wanted(q[:1], [5, 9], 12) for q in rows]
+
+        def submitted(q):
+            mine, out = (self.session.empty((3, HEADS, DIM)) for _ in "qo")
+            mine.numpy()[:] = q
+            self.attention.submit(mine, 0, out).wait(20)
+            return np.array(out.numpy())
+
+        for run in (lambda q: np.array(self.attention.run(q, 0)[0]), submitted):
+            with concurrent.futures.ThreadPoolExecutor(6) as threads:
+                for o, wanted in zip(threads.map(run, rows), want):
+                    self.close_to(o[:1], wanted)
 
     def test_a_pool_is_released_when_operations_of_its_closed_batches_are_over(self):
         pool = attnd.PagePool(self.session, 1, 8, SIZE, HEADS_KV, DIM, leased=False)

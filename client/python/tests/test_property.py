@@ -134,6 +134,7 @@ class Machine:
             plane[:] = fill.normal(size=plane.shape)
         self.fill = fill
         self.attention, self.plan_of = attnd.BatchAttention(self.pool), None
+        self.again = None  # q of the run before, and its values
         self.leased = attnd.PagePool(self.session, 1, PAGES, SIZE, HEADS_KV, DIM)
         self.leases, self.tickets = collections.Counter(), []
         self.cache = attnd.PrefixCache(self.leased)
@@ -152,7 +153,7 @@ class Machine:
         self.attention.close()
         self.session.close()
         assert not self.session._pending, "operations are left"
-        for name in ("attention", "pool", "leased", "cache", "planes", "flying", "session"):
+        for name in ("attention", "pool", "leased", "cache", "planes", "flying", "session", "again"):
             delattr(self, name)
 
     # ---- outcomes ----
@@ -267,12 +268,21 @@ class Machine:
         return values, values
 
     def run(self):
+        """Or two, of which the second may be of the same q when what the first wrote is gone."""
+        self.run_once()
+        if self.draw.random() < 0.4:
+            self.run_once()
+
+    def run_once(self):
         draw = self.draw
         if self.plan_of is None:
             self.call(lambda: self.attention.run(None, 0), "plan")
             return
         layer = draw.randrange(LAYERS)
         given, q = self.tensor((self.rows(), HEADS, DIM))
+        if self.again is not None and self.again[1].shape == q.shape and draw.random() < 0.5:
+            given, q = self.again
+        self.again = given, q
         made, wrong = self.arguments({"kv_cache": (layer, int)}, 0.2)
         if wrong is None and draw.random() < 0.3:
             made["kv_cache"] = draw.choice((
@@ -282,10 +292,19 @@ class Machine:
         if wrong is None and draw.random() < 0.15:
             wrong, given = "q", draw.choice((None, q[:-1] if len(q) else q[None], q.astype(float),
                 q.astype(np.int32), [1], "q", q[..., :-1], q[:, :, None]))  # fmt: skip
-        o, lse = self.call(lambda: self.attention.run(given, **made, lse=True), wrong)
-        wanted, sums = self.expected(q, layer)
+        shape, lse = (self.rows(), HEADS, DIM), draw.choice((True, True, False, None, "f"))
+        out = draw.choice((lambda: None, lambda: self.session.empty(shape),
+            lambda: np.zeros(shape, np.float16)))()  # fmt: skip
+        if lse == "f":
+            lse = self.session.empty(shape[:2], "float32")
+        o, sums = self.call(lambda: self.attention.run(given, **made, out=out, lse=lse), wrong)
+        assert out is None or o is out, "out is what was given"
+        wanted, of_rows = self.expected(q, layer)
         np.testing.assert_allclose(np.asarray(o, float), wanted, rtol=2e-3, atol=2e-3)
-        np.testing.assert_allclose(np.asarray(lse, float), sums, rtol=2e-3, atol=2e-3)
+        if sums is None:
+            assert lse is None or lse is False, "lse was asked for"
+        else:
+            np.testing.assert_allclose(np.asarray(sums, float), of_rows, rtol=2e-3, atol=2e-3)
 
     def submit(self):
         draw = self.draw

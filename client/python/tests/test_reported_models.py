@@ -134,6 +134,41 @@ class ModelsTest(unittest.TestCase):
             model(input_ids=self.ids[:, 10:12], past_key_values=cache,
                 position_ids=torch.arange(2)[None])  # fmt: skip
 
+    def test_a_sequence_of_another_cache_is_refused(self):
+        """Its page ids are others' pages here, which may be leased as well."""
+        cache, other = self.cache(), self.cache()
+        ours, theirs = cache.sequence(), other.sequence()
+        for has, sequence in ((cache, ours), (other, theirs)):
+            has.step([(sequence, 20)])
+        for call in (lambda: cache.step([(ours, 1), (theirs, 1)]), lambda: cache.fork(theirs, 16),
+                     lambda: cache.end(theirs)):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "sequence of another cache"):
+                call()
+        self.assertEqual((ours.length, theirs.length, len(theirs.pages)), (20, 20, 2))
+        for bad in (None, 5, [ours], [(ours, 1, 1)]):
+            with self.assertRaisesRegex(TypeError, "^batch is"):
+                cache.step(bad)
+
+    def test_what_a_cache_of_layers_does_to_all_of_them_is_refused(self):
+        cache = self.cache()
+        for name in ("crop", "reset", "reorder_cache", "batch_repeat_interleave",
+                     "batch_select_indices"):  # fmt: skip
+            self.assertFalse(hasattr(cache, name))
+            with self.assertRaisesRegex(NotImplementedError, f"no {name}"):
+                getattr(cache, name)
+        self.assertFalse(cache.is_croppable)
+
+    def test_a_scale_of_a_table_that_wants_a_gradient_is_refused(self):
+        pool = attnd.PagePool(self.session, 1, 16, 16, HEADS_KV, DIM, leased=False)
+        attention, sinks = attnd.BatchAttention(pool), torch.nn.Parameter(torch.ones(HEADS))
+        said = [0, 1], [0, 1], [3], [5], HEADS
+        with self.assertRaisesRegex(NotImplementedError, "sinks requires a gradient"):
+            attention.plan(*said, sinks=sinks, wait=True)
+        with torch.no_grad():
+            attention.plan(*said, sinks=sinks, wait=True)
+        with self.assertRaisesRegex(TypeError, "sinks is int32"):
+            attention.plan(*said, sinks=torch.ones(HEADS, dtype=torch.int32), wait=True)
+
     def test_models_are_refused_when_they_are_made_or_told_so(self):
         own = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=1, n_head=4)
         chunks = transformers.Llama4TextConfig(
