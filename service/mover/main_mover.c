@@ -11,9 +11,8 @@
 #include "ipc/fdpass.h"
 #include "schemas/clock.h"
 #include "schemas/crash.h"
-#include "schemas/version.h"
 #include "service/args/address.h"
-#include "service/args/args.h"
+#include "service/args/started.h"
 #include "service/base/log.h"
 #include "service/mover/maps.h"
 #include "service/mover/mover.h"
@@ -21,13 +20,10 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -38,10 +34,10 @@
 
 struct options {
     const char *listen, *key, *interface;
-    int parent, log_level;
+    struct attnd_started started;
 };
 
-enum key { KEY_VERSION = 'V', KEY_LISTEN = 256, KEY_KEY, KEY_INTERFACE, KEY_PARENT, KEY_LEVEL };
+enum key { KEY_LISTEN = 256, KEY_KEY, KEY_INTERFACE };
 
 static const struct argp_option option_list[] = {
     {"listen", KEY_LISTEN, "HOST:PORT", 0, "Movers of other hosts may connect here (default: none)",
@@ -49,9 +45,6 @@ static const struct argp_option option_list[] = {
     {"key", KEY_KEY, "PATH", 0, "File of the key that both sides of a link have", 0},
     {"interface", KEY_INTERFACE, "NAME", 0,
      "Network interface of UCX (default: all that there are)", 0},
-    {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
-    {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
-    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
 static const char doc[] = "attnd-mover - brings pages from and to attention services of other "
@@ -71,15 +64,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_INTERFACE:
         options->interface = text;
         return 0;
-    case KEY_PARENT:
-        options->parent = (int)attnd_args_number(state, "parent", text, 0, INT_MAX);
+    case ARGP_KEY_INIT:
+        attnd_started_init(state, &options->started);
         return 0;
-    case KEY_LEVEL:
-        options->log_level = (int)attnd_args_number(state, "log-level", text, 0, ATTND_LOG_DEBUG);
-        return 0;
-    case KEY_VERSION:
-        fprintf(state->out_stream, "attnd-mover %s\n", ATTND_VERSION);
-        exit(ATTND_MOVER_EXIT_OK);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -305,16 +292,16 @@ static int run(struct attnd_mover *mover, const struct options *options)
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {option_list,     parse_option, NULL, doc,
-                                       attnd_args_help, NULL,         NULL};
+    static const struct argp parser = {option_list,           parse_option, NULL, doc,
+                                       attnd_started_options, NULL,         NULL};
     static struct attnd_mover mover = {.control = ATTND_MOVER_FD_CONTROL, .listener = -1};
-    struct options options = {.log_level = ATTND_LOG_INFO};
+    struct options options = {.started = {.program = "attnd-mover", .log_level = ATTND_LOG_INFO}};
 
     argp_err_exit_status = ATTND_MOVER_EXIT_USAGE;
     if (argp_parse(&parser, argc, argv, 0, NULL, &options))
         return ATTND_MOVER_EXIT_USAGE;
-    attnd_log_level((enum attnd_log_level)options.log_level);
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 || !options.parent || getppid() != options.parent ||
+    attnd_log_level((enum attnd_log_level)options.started.log_level);
+    if (!attnd_started_by_parent(&options.started) || !options.started.parent ||
         fcntl(mover.control, F_SETFL, O_NONBLOCK) < 0) {
         attnd_log(ATTND_LOG_ERROR, "attnd-mover: attnd starts it, and nobody else does");
         return ATTND_MOVER_EXIT_USAGE;

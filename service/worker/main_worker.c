@@ -11,8 +11,8 @@
 #include "ipc/shm.h"
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
-#include "schemas/version.h"
 #include "service/args/args.h"
+#include "service/args/started.h"
 #include "service/service.h"
 #include "service/supervise/worker_abi.h"
 #include "service/worker/copies.h"
@@ -22,7 +22,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,19 +42,15 @@ struct options {
     uint32_t sms, reserve, device;
     uint32_t threads;
     uint64_t scratch_bytes;
-    int parent;
-    int log_level;
+    struct attnd_started started;
     int retire_eventfd;
 };
 
 enum key {
-    KEY_VERSION = 'V',
     KEY_BACKEND = 256,
     KEY_ISA,
     KEY_THREADS,
     KEY_SCRATCH,
-    KEY_PARENT,
-    KEY_LEVEL,
     KEY_DOORBELL,
     KEY_DEVICE,
     KEY_RESIDENCY,
@@ -84,10 +79,7 @@ static const struct argp_option option_list[] = {
      "cuda backend, stall: runs never end; stuck: a tile waits in vain; fault: an illegal access "
      "on the device",
      0},
-    {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
-    {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
     {"retire-eventfd", KEY_DOORBELL, NULL, 0, "Descriptor 6 is an eventfd that wakes attnd", 0},
-    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -105,12 +97,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_SCRATCH:
         options->scratch_bytes = attnd_args_number(state, "scratch", text, 0, INT64_MAX);
-        return 0;
-    case KEY_PARENT:
-        options->parent = (int)attnd_args_number(state, "parent", text, 0, INT_MAX);
-        return 0;
-    case KEY_LEVEL:
-        options->log_level = (int)attnd_args_number(state, "log-level", text, 0, ATTND_LOG_DEBUG);
         return 0;
     case KEY_DOORBELL:
         options->retire_eventfd = 1;
@@ -133,9 +119,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_INJECT:
         options->inject = text;
         return 0;
-    case KEY_VERSION:
-        fprintf(state->out_stream, "attnd-worker %s\n", ATTND_VERSION);
-        exit(ATTND_WORKER_EXIT_PARKED);
+    case ARGP_KEY_INIT:
+        attnd_started_init(state, &options->started);
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -241,13 +227,6 @@ static int read_signals(void)
     (void)signal(SIGPIPE, SIG_IGN);
     (void)pthread_sigmask(SIG_BLOCK, &ending, NULL);
     return signalfd(-1, &ending, SFD_CLOEXEC);
-}
-
-/* The daemon may have died before the kernel was asked to tell. */
-static int has_parent(const struct options *options)
-{
-    return prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 &&
-           (options->parent == 0 || getppid() == options->parent);
 }
 
 static int map_queue(struct attnd_shm *queue)
@@ -374,19 +353,21 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {option_list,     parse_option, NULL, doc,
-                                       attnd_args_help, NULL,         NULL};
-    struct options options = {.backend = "auto", .residency = "auto", .log_level = ATTND_LOG_INFO};
+    static const struct argp parser = {option_list,           parse_option, NULL, doc,
+                                       attnd_started_options, NULL,         NULL};
+    struct options options = {.backend = "auto",
+                              .residency = "auto",
+                              .started = {.program = "attnd-worker", .log_level = ATTND_LOG_INFO}};
     struct attnd_shm queue;
 
     argp_err_exit_status = ATTND_WORKER_EXIT_USAGE;
     if (argp_parse(&parser, argc, argv, 0, NULL, &options))
         return ATTND_WORKER_EXIT_USAGE;
-    attnd_log_level((enum attnd_log_level)options.log_level);
+    attnd_log_level((enum attnd_log_level)options.started.log_level);
     /* The daemon has none, for its own reasons. */
     (void)prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     int signals = read_signals();
-    if (signals < 0 || !has_parent(&options) || map_queue(&queue) < 0) {
+    if (signals < 0 || !attnd_started_by_parent(&options.started) || map_queue(&queue) < 0) {
         attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
         return ATTND_WORKER_EXIT_NO_QUEUE;
     }

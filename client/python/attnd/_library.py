@@ -140,6 +140,11 @@ def _table(library):
 
 lib = _declare(_load_attnd(), _PROTOTYPES)
 _abi.check(_table(lib))
+# What each step calls. To convert arguments by declared types takes as long as such a call: these
+# have none, and are given pointers, int and what ctypes knows the size of.
+plan_set, plan_advance, append, run, wait = (
+    lib[f"attnd_{name}"] for name in ("plan_set", "plan_advance", "append", "run", "wait")
+)
 
 
 @functools.cache

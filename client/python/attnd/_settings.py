@@ -26,7 +26,7 @@ class Settings:
 
     __slots__ = (
         "heads", "dtype", "flags", "sm_scale", "reserve_pages", "strides", "wait", "numbers",
-        "fixed_split", "options", "types", "masked",
+        "fixed_split", "options", "masked",
     )  # fmt: skip
 
     def __init__(self, pool, options, masked):
@@ -51,19 +51,21 @@ class Settings:
         self.numbers = numbers_of(options[OPTIONS:])
         self.fixed_split = self.numbers.get("fixed_split", 0)
         # What it was made of, if that cannot be changed in place.
-        self.types, self.masked = tuple(map(type, options)), masked
-        lasting = _LASTING.issuperset(self.types[: _OF_TYPES.start] + self.types[_OF_TYPES.stop :])
+        types, self.masked = tuple(map(type, options)), masked
+        lasting = _LASTING.issuperset(types[: _OF_TYPES.start] + types[_OF_TYPES.stop :])
         self.options = options if lasting else None
 
     def same(self, options):
-        """Whether @options are those that this was made of: a float is no int, whatever it is.
-        Mostly they are the same objects."""
-        before = self.options
-        if before is None:
-            return False
-        return all(map(operator.is_, options, before)) or (
-            tuple(map(type, options)) == self.types and options == before
-        )
+        """Whether @options are those that this was made of."""
+        return self.options is not None and same(options, self.options)
+
+
+def same(options, before):
+    """Whether they are the same: a float is no int, whatever it is. Mostly they are the same
+    objects. @before: of types that cannot be changed in place."""
+    return all(map(operator.is_, options, before)) or (
+        tuple(map(type, options)) == tuple(map(type, before)) and options == before
+    )
 
 
 def name_of(name):

@@ -16,10 +16,11 @@ import time
 import weakref
 
 from . import _abi, _convert
-from ._library import lib
+from ._library import lib, wait
 from .errors import Disconnected, Error, checked, error, last_error
 
-_IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
+_IN_LIBRARY = c.c_uint64(5_000_000)  # ns that a wait stays in the library before it heeds signals
+_AT_ONCE = c.c_uint64(0)
 _FOLLOW_S = 0.05  # a thread that waits behind another looks by itself this often
 _COLLECTED = 32  # completions a call
 _DISCONNECTED = -13
@@ -76,8 +77,9 @@ class Operation:
                 refusal.failure = None
         if self.gate is not None:
             self._open()
-        for ended in list(self.callbacks):
-            ended()
+        if self.callbacks:
+            for ended in list(self.callbacks):
+                ended()
 
     def _open(self):
         """Wake the thread that sleeps until this has ended, or until it may collect itself."""
@@ -162,7 +164,7 @@ class Waiting:
         if self._left:
             self._complete(native)
         self._left = True
-        code = lib.attnd_wait(native._as_parameter_, self._completions, _COLLECTED, timeout_ns)
+        code = wait(native._as_parameter_, self._completions, _COLLECTED, timeout_ns)
         self._complete(native)
         if code < 0:
             failure = last_error()
@@ -180,14 +182,14 @@ class Waiting:
             self._pending.pop(number, None)  # who only listens is told nothing more
 
     def _sleep(self, native, timeout):
-        in_library_ns = _IN_LIBRARY_NS
+        in_library = _IN_LIBRARY
         if timeout is not None:
-            in_library_ns = int(min(timeout * 1e9, in_library_ns))
-        if not self._collect(native, in_library_ns):
+            in_library = c.c_uint64(int(min(timeout * 1e9, in_library.value)))
+        if not self._collect(native, in_library):
             if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
                 return
             self._poll.poll(None if timeout is None else min(max(timeout * 1000, 0.001), _POLL_MS))
-            self._collect(native, 0)
+            self._collect(native, _AT_ONCE)
 
     def _take_lead(self, lead):
         """Whether the thread of @lead collects now. A lead that a signal's exception left behind is
@@ -316,7 +318,7 @@ class Waiting:
                 return
             self._watch(loop, native, True)
             while not armed:
-                self._collect(native, 0)
+                self._collect(native, _AT_ONCE)
                 armed = checked(lib.attnd_arm(native)) == 0
         except Error as failure:
             self._fail(failure)

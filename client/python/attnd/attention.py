@@ -18,11 +18,11 @@ import weakref
 
 import numpy
 
-from . import _abi, _convert, _csr, _planned
+from . import _abi, _convert, _csr, _library, _planned
 from ._library import lib
 from ._on_stream import OnStream
 from ._prepared import Prepared
-from ._settings import Settings
+from ._settings import Settings, same
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
 from ._waiting import Operation, Refusal
@@ -172,6 +172,40 @@ class BatchAttention(OnStream):
         wait: return when the plan is accepted, or raise what it is refused for; otherwise plan()
             returns when it is submitted, and the next run raises that.
         """
+        self._shape, before = None, self._planned
+        # What layers of most models say; None of the rest is given.
+        usual = (
+            num_qo_heads, causal, wait, sm_scale, window_left, logits_soft_cap, pos_encoding_mode,
+            reserve_pages, q_data_type, kv_data_type, natural_lse, shared_pages, rope_append,
+        )  # fmt: skip
+        plain = (
+            num_kv_heads is None and head_dim_qk is None and page_size is None
+            and head_dim_vo is None and rope_scale is None and rope_theta is None
+            and rope_low_freq_factor is None and rope_high_freq_factor is None
+            and rope_old_context is None and rope_dim is None and sinks is None
+            and custom_mask is None and packed_custom_mask is None and q_scale is None
+            and k_scale is None and v_scale is None and kv_scales is None and alibi_slopes is None
+            and attention_chunk_size is None and fixed_split_size is None and q_strides is None
+            and out_strides is None and lse_strides is None and k_strides is None
+            and v_strides is None
+        )
+        if (
+            before is not None and plain
+            and before[0]() is qo_indptr is not None and before[1]() is kv_indptr is not None
+            and before[2]() is kv_indices is not None
+            and before[3]() is kv_last_page_len is not None and same(usual, before[7])
+            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, *before[5])
+        ):  # fmt: skip
+            self._refusal.failure, now = None, self._now
+            if before[6]:
+                self._set(_library.plan_set, now.plan, self._batch_ref, True)
+            else:
+                now.sets += 1
+                self.session.submit(_library.plan_set, now.plan, self._batch_ref, self._quiet_set)
+            return
+        self._native()
+        self.pool._native()
+        self._planned = None
         options = (
             num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type,
             kv_data_type, causal, natural_lse, shared_pages, wait, sm_scale, reserve_pages,
@@ -180,27 +214,7 @@ class BatchAttention(OnStream):
             rope_high_freq_factor, rope_old_context, rope_dim, rope_append, q_scale, k_scale,
             v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
-        self._shape, before = None, self._planned
         masked = custom_mask is not None or packed_custom_mask is not None
-        tables = masked or any(x is not None for x in (sinks, kv_scales, alibi_slopes))
-        if (
-            before is not None
-            and before[0]() is qo_indptr is not None and before[1]() is kv_indptr is not None
-            and before[2]() is kv_indices is not None
-            and before[3]() is kv_last_page_len is not None
-            and not tables and self._said.same(options)
-            and before[4](qo_indptr, kv_indptr, kv_indices, kv_last_page_len, *before[5])
-        ):  # fmt: skip
-            self._refusal.failure, now = None, self._now
-            if before[6]:
-                self._set(lib.attnd_plan_set, now.plan, self._batch_ref, True)
-            else:
-                now.sets += 1
-                self.session.submit(lib.attnd_plan_set, now.plan, self._batch_ref, self._quiet_set)
-            return
-        self._native()
-        self.pool._native()
-        self._planned = None
         said = self._said
         if said is None or said.masked != masked or not said.same(options):
             said = self._said = Settings(self.pool, options, masked)
@@ -221,11 +235,11 @@ class BatchAttention(OnStream):
         wait = said.wait or self.pool.device == "cuda"
         room = entries, rows, pages, len(csr), said.fixed_split
         self._set_plan(said, room, wait, kept_tables)
-        plain = not tables and not said.strides and said.options is not None
-        named = _csr.named_again(csr, kept) if plain else None
+        again = plain and said.options is not None  # they cannot be changed in place
+        named = _csr.named_again(csr, kept) if again else None
         if named is not None:
             references, unchanged, places = named
-            self._planned = *references, unchanged, (places, rows), wait
+            self._planned = *references, unchanged, (places, rows), wait, usual
 
     def _fill_batch(self, said, variant, starts):
         """struct attnd_batch, of numbers and of the levels that are filled in."""
@@ -256,10 +270,10 @@ class BatchAttention(OnStream):
         )
         try:
             if wait:
-                self._set(lib.attnd_plan_set, plan, self._batch_ref, True)
+                self._set(_library.plan_set, plan, self._batch_ref, True)
             else:
                 now.number = self._op_set.user_data = self.session.listen(now)
-                self.session.submit(lib.attnd_plan_set, plan, self._batch_ref, self._quiet_set)
+                self.session.submit(_library.plan_set, plan, self._batch_ref, self._quiet_set)
         except BaseException as failure:
             self._tensors.plan_again(tensors)
             self.session.forget(now.number)
@@ -338,7 +352,7 @@ class BatchAttention(OnStream):
             entries=entries, kv_len=places[0], page_indptr=places[1], page_indices=places[2]
         )
         wait = _convert.flag("wait", wait) or self.pool.device == "cuda"
-        self._set(lib.attnd_plan_advance, self._now.plan, c.byref(args), wait)
+        self._set(_library.plan_advance, self._now.plan, c.byref(args), wait)
 
     def _set(self, function, plan, args, wait):
         if wait:
@@ -382,13 +396,15 @@ class BatchAttention(OnStream):
         used and out is written in the order of @stream (the current one)."""
         self._native("run")
         layer = self.pool.layer_of(kv_cache)
-        if isinstance(lse, (bool, numpy.bool_)):
+        if lse is not None and isinstance(lse, (bool, numpy.bool_)):
             lse = True if lse else None
         with self._one:
             if self.pool.device == "cuda":
                 return self._run_on_stream(layer, q, out, lse, stream)
             operation, out, lse, back = self._submit(layer, q, out, lse, 0)
-            operation.wait()
+            self.session._wait(operation, None)
+            if operation.error is not None:
+                raise operation.error
             if self._now is not None and self._now.before is not None:  # it is known now
                 self._forget(_planned.forget_before(self._now))
             self._tensors.bring_back(back)
@@ -425,13 +441,13 @@ class BatchAttention(OnStream):
         tensors.fill(args.k, "k", k, True, None)
         tensors.fill(args.v, "v", v, True, None)
         if not tensors.enough():
-            self.session.submit(lib.attnd_append, self._now.plan, c.byref(args), self._quiet)
+            self.session.submit(_library.append, self._now.plan, c.byref(args), self._quiet)
             return
         # Enough is kept for what is in flight: when this has ended, all before it in the lane has.
         operation, op = Operation(self.session, "append", (self, tensors.kept)), self._op
         op.timeout_us = 0
         self.session.submit(
-            lib.attnd_append, self._now.plan, c.byref(args), c.byref(op), operation, op
+            _library.append, self._now.plan, c.byref(args), c.byref(op), operation, op
         )
         tensors.kept = []
         try:
@@ -489,7 +505,7 @@ class BatchAttention(OnStream):
             out, lse, back = self._fill_all(q, out, lse)
         args.layer, self._op.timeout_us = layer, timeout_us
         operation = Operation(self.session, "run", (self, tensors.kept), self._refusal)
-        self.session.submit(lib.attnd_run, self._now.plan, *self._run_refs, operation, self._op)
+        self.session.submit(_library.run, self._now.plan, *self._run_refs, operation, self._op)
         tensors.kept = []
         return operation, out, lse, back
 

@@ -16,7 +16,7 @@ import typing
 import weakref
 
 from . import _abi, _convert, _dlpack
-from ._library import cuda, lib
+from ._library import cuda, lib, plan_advance
 from ._waiting import Waiting, _call_in
 from .errors import checked, error, last_error
 from .memory import BYTES, Elsewhere, Memory, current_cuda_device, dtype_name
@@ -264,7 +264,7 @@ class Session(Waiting):
             if code < 0:
                 if operation is not None:
                     self.forget(operation.number)
-                raise last_error("advance" if function is lib.attnd_plan_advance else None)
+                raise last_error("advance" if function is plan_advance else None)
         return operation
 
     def listen(self, sink):

@@ -3,7 +3,7 @@
  *
  * Without MPS two contexts of one process take turns as those of two processes do. So a second
  * context, made for this alone, plays the engine: its stream writes a word, and waits for another
- * by stream memory operations, as client/cuda/stream.c does there. The worker's own context
+ * by stream memory operations, as client/cuda/ring.c does there. The worker's own context
  * answers. Each has a kernel of one thread a round, so a round is two switches.
  */
 #ifndef ATTND_PERSISTENT_CUDA_HOST_SWITCH_COST_CUH
