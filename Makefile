@@ -279,7 +279,7 @@ format:
 # those with real processes that claim how soon something happens, or who gets how much time; and
 # what runs make.
 E2E_ALONE := $(filter $(addprefix %/test_e2e_,client_death daemon_death fair hostile poll priority \
-               trace turns),$(E2E))
+               trace trace_file turns),$(E2E))
 E2E_LONG := $(addprefix $(BUILD)/tests/e2e/test_e2e_,replay peers_death crash watchdog cascade lanes \
               backpressure contract_random)
 E2E_AT_ONCE := $(E2E_LONG) $(filter-out $(E2E_LONG) $(E2E_ALONE),$(E2E))

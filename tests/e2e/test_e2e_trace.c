@@ -1,10 +1,9 @@
 /*
- * test_e2e_trace.c - attnctl trace: every item that is executed while somebody asks is told once,
- * with its time, and a file of them is what Perfetto reads.
+ * test_e2e_trace.c - what the service tells of items: each that is executed while somebody asks is
+ * told once, with its time.
  */
 #include "tests/support/harness/e2e.h"
-#include "tests/support/harness/json.h"
-#include "tests/support/trial/trial.h"
+#include "tests/support/harness/traced.h"
 
 #include "schemas/abi.h"
 #include "service/ctl/attnctl.h"
@@ -98,40 +97,6 @@ static struct reader *new_reader(const struct harness *harness)
 
 /* ---- what is told ---- */
 
-/* Prefills and decodes, so that both classes are there. */
-static struct random_batch mixed_batch(void)
-{
-    struct random_batch batch = e2e_batch();
-
-    batch.level[0].requests = 3;
-    batch.level[0].entry[0] = (struct random_entry){.qo_len = 200, .kv_len = {700}};
-    batch.level[0].entry[1] = (struct random_entry){.qo_len = 1, .kv_len = {900}};
-    batch.level[0].entry[2] = (struct random_entry){.qo_len = 1, .kv_len = {300}};
-    return batch;
-}
-
-/* Runs of two layers, one after the other. */
-struct run_times {
-    struct attnd_completion done[2];
-};
-
-static void run_both(struct trial *trial, struct run_times *times)
-{
-    for (uint32_t layer = 0; layer < 2; layer++) {
-        const struct attnd_op op = {.user_data = layer};
-        CHECK_OK(trial_submit_as(trial, layer, &op));
-        CHECK_EQUAL(attnd_wait(trial->engine->session, &times->done[layer], 1, TRIAL_WAIT_NS), 1);
-        CHECK_EQUAL(times->done[layer].fault.code, 0);
-    }
-}
-
-static uint32_t session_of(struct attnd_session *session)
-{
-    struct attnd_info info = {.size = sizeof(info)};
-    CHECK_OK(attnd_info(session, &info));
-    return info.session;
-}
-
 /* A run's items, as the service counts them. */
 static uint64_t items_so_far(const struct harness *harness)
 {
@@ -144,10 +109,10 @@ static uint64_t items_so_far(const struct harness *harness)
 static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
 {
     const struct harness *harness = *state;
-    const struct random_batch batch = mixed_batch();
+    const struct random_batch batch = traced_batch();
     struct reader *reader = new_reader(harness);
     uint8_t *seen[2] = {calloc(ITEMS_MAX, 1), calloc(ITEMS_MAX, 1)};
-    struct run_times times;
+    struct traced_times times;
     uint32_t kinds[3] = {0};
     struct engine engine;
     struct trial trial;
@@ -157,10 +122,10 @@ static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
-    const uint32_t session = session_of(engine.session);
+    const uint32_t session = traced_session(engine.session);
     const uint64_t before = items_so_far(harness);
     ask(reader);
-    run_both(&trial, &times);
+    traced_run(&trial, &times);
     reader->wanted = items_so_far(harness) - before;
     CHECK(reader->wanted > 8 && reader->wanted % 2 == 0);
     harness_eventually(has_wanted, reader, 10000, "all items");
@@ -190,8 +155,8 @@ static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
 static void nothing_is_recorded_before_somebody_asks(void **state)
 {
     const struct harness *harness = *state;
-    const struct random_batch batch = mixed_batch();
-    struct run_times times;
+    const struct random_batch batch = traced_batch();
+    struct traced_times times;
     struct engine engine;
     struct trial trial;
 
@@ -199,7 +164,7 @@ static void nothing_is_recorded_before_somebody_asks(void **state)
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
-    run_both(&trial, &times);
+    traced_run(&trial, &times);
     Attnd__Reply *reply = ask_once(harness, NULL);
     CHECK_EQUAL(reply->code, 0);
     for (size_t w = 0; w < reply->trace->n_next; w++)
@@ -224,9 +189,9 @@ static void run_until_it_is_back(struct trial *trial)
 static void the_records_of_the_next_worker_begin_again(void **state)
 {
     struct harness *harness = *state;
-    const struct random_batch batch = mixed_batch();
+    const struct random_batch batch = traced_batch();
     struct reader *reader = new_reader(harness);
-    struct run_times times;
+    struct traced_times times;
     struct engine engine;
     struct trial trial;
 
@@ -242,7 +207,7 @@ static void the_records_of_the_next_worker_begin_again(void **state)
     CHECK(reader->worker_pid != first_pid);
     reader->count = 0;
     const uint64_t before = items_so_far(harness);
-    run_both(&trial, &times);
+    traced_run(&trial, &times);
     reader->wanted = items_so_far(harness) - before;
     harness_eventually(has_wanted, reader, 10000, "the items of the next worker");
     CHECK_EQUAL(reader->lost, 0);
@@ -317,7 +282,7 @@ static void open_pair(struct pair *pair, const struct harness *harness)
         trial_begin(&pair->trial[i], &pair->engine[i], &batch[i], 0);
         CHECK_OK(trial_submit_set(&pair->trial[i], 0, 0));
         CHECK_EQUAL(trial_await(&pair->trial[i]), 0);
-        pair->session[i] = session_of(pair->engine[i].session);
+        pair->session[i] = traced_session(pair->engine[i].session);
     }
 }
 
@@ -400,164 +365,6 @@ static void others_than_operators_are_refused(void **state)
     harness_stop(&harness);
 }
 
-/* ---- the command ---- */
-
-static char path[512];
-
-static int run_command(void *context)
-{
-    static const char *const arguments[] = {"trace", "--seconds", "0.5", "--output", path, NULL};
-    char nothing[64];
-
-    CHECK_EQUAL(harness_attnctl(context, arguments, nothing, sizeof(nothing)), 0);
-    CHECK_EQUAL(nothing[0], 0);
-    return 0;
-}
-
-struct slice {
-    double begin, end;
-};
-
-static int by_begin(const void *a, const void *b)
-{
-    const struct slice *x = a, *y = b;
-
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return x->end > y->end ? -1 : x->end < y->end;
-}
-
-/* Perfetto draws slices of a track as a stack: each lies within the one below or beside it. */
-static void check_stack(struct slice *slices, size_t count)
-{
-    double open[16];
-    size_t depth = 0;
-
-    qsort(slices, count, sizeof(*slices), by_begin);
-    for (size_t i = 0; i < count; i++) {
-        while (depth && open[depth - 1] <= slices[i].begin + 1e-3)
-            depth--;
-        CHECK(!depth || slices[i].end <= open[depth - 1] + 1e-3);
-        CHECK(depth < 16);
-        open[depth++] = slices[i].end;
-    }
-}
-
-static void check_event(const json_t *event, const char *session_name, uint32_t session)
-{
-    CHECK(json_number(event, "pid") >= 1 && json_number(event, "tid") >= 1);
-    if (json_is(event, "ph", "M"))
-        return;
-    CHECK(json_is(event, "ph", "X"));
-    CHECK(strstr(json_text(event, "name"), session_name));
-    CHECK(json_is(event, "cat", "compute-bound") || json_is(event, "cat", "memory-bound"));
-    CHECK(json_number(event, "ts") > 0 && json_number(event, "dur") >= 0);
-    CHECK_EQUAL((uint32_t)json_number(json_object_get(event, "args"), "session"), session);
-}
-
-/* Slices of a track. Return: how many; its name is among the events as well. */
-static size_t slices_of(const json_t *events, double pid, double tid, struct slice *slices)
-{
-    size_t count = 0, names = 0, index;
-    const json_t *event;
-
-    json_array_foreach(events, index, event)
-    {
-        if (json_number(event, "pid") != pid || json_number(event, "tid") != tid)
-            continue;
-        names += (size_t)json_is(event, "name", "thread_name");
-        if (!json_is(event, "ph", "X"))
-            continue;
-        const double begin = json_number(event, "ts");
-        slices[count++] = (struct slice){begin, begin + json_number(event, "dur")};
-    }
-    CHECK_EQUAL(names, count > 0);
-    return count;
-}
-
-static void check_file(uint32_t session)
-{
-    char name[64];
-    size_t index, slices_count = 0, tracks = 0;
-    const json_t *event;
-    json_t *document = json_load_file(path, 0, NULL);
-    CHECK(document);
-    const json_t *events = json_object_get(document, "traceEvents");
-    struct slice *slices = calloc(json_array_size(events) + 1, sizeof(*slices));
-
-    CHECK(slices && json_array_size(events) > 0);
-    (void)snprintf(name, sizeof(name), "session %u", session);
-    json_array_foreach(events, index, event)
-    {
-        check_event(event, name, session);
-        if (!json_is(event, "name", "thread_name"))
-            continue;
-        const size_t count =
-            slices_of(events, json_number(event, "pid"), json_number(event, "tid"), slices);
-        check_stack(slices, count);
-        slices_count += count;
-        tracks++;
-    }
-    const json_t *other = json_object_get(document, "otherData");
-    CHECK(tracks > 0 && slices_count > 0);
-    CHECK_EQUAL(json_number(other, "items"), slices_count);
-    CHECK_EQUAL(json_number(other, "lost"), 0);
-    CHECK(json_number(other, "layer_busy_ns") > 0);
-    CHECK_EQUAL(json_number(other, "layer_together_ns"), 0); /* there is one session */
-    free(slices);
-    json_decref(document);
-}
-
-/* In place of the file there is a link then, which leads where nothing is made. */
-static void expect_file_of_its_owner(const struct harness *harness)
-{
-    const char *const arguments[] = {"trace", "--output", path, NULL};
-    struct stat file;
-    char output[64];
-
-    CHECK(stat(path, &file) == 0 && (file.st_mode & 0777) == 0600);
-    CHECK(unlink(path) == 0 && symlink("trace-elsewhere", path) == 0);
-    CHECK_EQUAL(harness_attnctl(harness, arguments, output, sizeof(output)), ATTNCTL_EXIT_USAGE);
-    CHECK(stat(path, &file) < 0 && unlink(path) == 0);
-}
-
-static void the_command_writes_a_timeline_whose_slices_nest(void **state)
-{
-    struct harness *harness = *state;
-    const struct random_batch batch = mixed_batch();
-    struct run_times times;
-    struct engine engine;
-    struct trial trial;
-    int status = 0;
-
-    (void)snprintf(path, sizeof(path), "%s/trace.json", harness->directory);
-    engine_open(&engine, harness->socket, "drawn");
-    trial_begin(&trial, &engine, &batch, 0);
-    CHECK_OK(trial_submit_set(&trial, 0, 0));
-    CHECK_EQUAL(trial_await(&trial), 0);
-    const pid_t tracing = harness_fork(run_command, harness);
-    do
-        run_both(&trial, &times);
-    while (harness_reap(tracing, 0, &status) == 0);
-    CHECK_EQUAL(status, 0);
-    check_file(session_of(engine.session));
-    expect_file_of_its_owner(harness);
-    trial_end(&trial);
-    engine_close(&engine);
-}
-
-static void a_time_or_a_file_that_cannot_be_is_refused(void **state)
-{
-    static const char *const wrong[][4] = {
-        {"trace", "--seconds=0", NULL},   {"trace", "--seconds=x", NULL},
-        {"trace", "--seconds=nan", NULL}, {"trace", "--seconds=4000", NULL},
-        {"trace", "--session=0", NULL},   {"trace", "--output=/nowhere/at/all", NULL}};
-    char output[64];
-
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-        CHECK_EQUAL(harness_attnctl(*state, wrong[i], output, sizeof(output)), ATTNCTL_EXIT_USAGE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,8 +373,6 @@ int main(void)
         E2E_TEST(the_records_of_the_next_worker_begin_again),
         E2E_OWN_TEST(compute_bound_and_memory_bound_items_of_two_sessions_are_in_work_at_once),
         E2E_OWN_TEST(others_than_operators_are_refused),
-        E2E_TEST(the_command_writes_a_timeline_whose_slices_nest),
-        E2E_TEST(a_time_or_a_file_that_cannot_be_is_refused),
     };
     harness_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
