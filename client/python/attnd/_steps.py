@@ -93,14 +93,17 @@ class Steps:
 
     def sinks(self, layer, values):
         """The table of all layers' sinks, [layers, heads]. What a layer's are is copied in front of
-        each step, not once a layer."""
+        each step, not once a layer: from where they were then, so it is asked whether they are there
+        still. Others cannot have come to lie there, for those are kept."""
         if self._sinks is None:
             shape = self.pool.layers, self.num_qo_heads
             self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
-        if layer not in self._rows_of_sinks:
-            row = self._sinks.torch()[layer]
-            row.copy_(values.detach())
-            self._rows_of_sinks[layer] = row, values.detach()
+        values = values.detach()
+        row, known = self._rows_of_sinks.get(layer, (None, None))
+        if known is None or (known.data_ptr(), known.dtype) != (values.data_ptr(), values.dtype):
+            row = self._sinks.torch()[layer] if row is None else row
+            row.copy_(values)
+            self._rows_of_sinks[layer] = row, values
         return self._sinks
 
     def plan(self, way, rows, requests, q_strides=None, out_strides=None):
