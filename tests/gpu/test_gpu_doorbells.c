@@ -259,14 +259,10 @@ static void a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it(void 
 static int replay_what_is_gone(void *context)
 {
     const struct harness *harness = context;
-    const struct random_batch batch = launched_batch();
     struct engine engine;
     struct layers layers;
 
-    gpu_open();
-    gpu_engine_open(&engine, harness->socket, "gone");
-    layers_begin(&layers, &engine, &batch, LANE);
-    layers_capture(&layers);
+    captured_open(&layers, &engine, harness->socket, "gone", LANE);
     layers_replay(&layers);
     layers_right(&layers);
     layers_unprepare(&layers);
@@ -275,9 +271,7 @@ static int replay_what_is_gone(void *context)
     layers_failed(&layers, ATTND_E_UNKNOWN);
     layers_queue(&layers);
     layers_right(&layers);
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
+    captured_close(&layers, &engine);
     return 0;
 }
 

@@ -10,7 +10,6 @@
  */
 #include "tests/gpu/support/by_stream.h"
 #include "tests/support/harness/e2e.h"
-#include "tests/support/harness/launched.h"
 
 #include "schemas/atomics.h"
 
@@ -56,12 +55,7 @@ static const char harmful_text[] =
 static void begin(const struct scene *scene, const char *name, struct engine *engine,
                   struct layers *layers)
 {
-    const struct random_batch batch = launched_batch();
-
-    gpu_open();
-    gpu_engine_open(engine, scene->harness->socket, name);
-    layers_begin(layers, engine, &batch, LANE);
-    layers_capture(layers);
+    captured_open(layers, engine, scene->harness->socket, name, LANE);
     layers_replay(layers);
     layers_right(layers);
 }
@@ -145,9 +139,7 @@ static int goes_on(void *context)
         layers_right(&layers);
         harness_say(&scene->rounds, scene->rounds + 1);
     }
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
+    captured_close(&layers, &engine);
     return 0;
 }
 
@@ -157,9 +149,7 @@ static int new_one(void *context)
     struct layers layers;
 
     begin(context, "new", &engine, &layers);
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
+    captured_close(&layers, &engine);
     return 0;
 }
 
@@ -169,13 +159,6 @@ static int has_rounds(void *context)
 {
     const struct scene *scene = context;
     return attnd_peek32(&scene->rounds) - scene->before > ROUNDS || attnd_peek32(&scene->result);
-}
-
-/* A process that MPS has turned away once is turned away for good: children ask. */
-static int takes_clients(void *context)
-{
-    (void)context;
-    return gpu_there();
 }
 
 static int is_alone(void *context)
@@ -234,7 +217,7 @@ static void beside_honest_ones(enum harm harm)
     harness_eventually(is_alone, &harness, CLIENT_MS, "the service is alone and at work");
     if (!gpu_under_mps())
         CHECK_EQUAL(harness_worker(&harness), worker);
-    harness_eventually(takes_clients, NULL, CLIENT_MS, "a process has a context");
+    gpu_await();
     for (uint32_t i = 0; i < HONEST; i++)
         CHECK_EQUAL(harness_join(harness_fork(new_one, &honest[i]), CLIENT_MS), 0);
     harness_stop(&harness);

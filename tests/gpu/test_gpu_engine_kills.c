@@ -12,7 +12,6 @@
 #include "tests/gpu/support/by_stream.h"
 #include "tests/gpu/support/long_run.h"
 #include "tests/support/harness/e2e.h"
-#include "tests/support/harness/launched.h"
 
 #include "schemas/atomics.h"
 
@@ -91,14 +90,10 @@ static int dies(void *context)
 static int goes_on(void *context)
 {
     struct honest *honest = context;
-    const struct random_batch batch = launched_batch();
     struct engine engine;
     struct layers layers;
 
-    gpu_open();
-    gpu_engine_open(&engine, honest->harness->socket, "honest");
-    layers_begin(&layers, &engine, &batch, LANE);
-    layers_capture(&layers);
+    captured_open(&layers, &engine, honest->harness->socket, "honest", LANE);
     harness_say(&honest->ready, 1);
     while (!attnd_peek32(&honest->over)) {
         const CUresult result = layers_try(&layers);
@@ -112,9 +107,7 @@ static int goes_on(void *context)
         layers_right(&layers);
         harness_say(&honest->right, honest->right + 1);
     }
-    layers_unprepare(&layers);
-    layers_end(&layers);
-    engine_close(&engine);
+    captured_close(&layers, &engine);
     return 0;
 }
 
@@ -169,19 +162,12 @@ static int is_at_work(void *context)
     return is;
 }
 
-/* A process that MPS has turned away once is turned away for good: children ask. */
-static int takes_clients(void *context)
-{
-    (void)context;
-    return gpu_there();
-}
-
 static void settles(const struct harness *harness, uint32_t sessions, pid_t *worker)
 {
     struct crowd crowd = {harness, sessions};
 
     if (gpu_under_mps())
-        harness_eventually(takes_clients, NULL, CLIENT_MS, "a process has a context");
+        gpu_await();
     harness_eventually(is_at_work, &crowd, CLIENT_MS, "sessions of the killed are gone");
     const pid_t now = harness_worker(harness);
     tally.restarts += now != *worker;

@@ -69,15 +69,11 @@ static void compare(const struct legacy *legacy, struct attnd_session *session, 
     free(now);
 }
 
-/* A process that MPS has turned away once is turned away for good: children ask. */
 static void await_gpu(void)
 {
     uint64_t begin_ns = harness_now_ns();
 
-    while (!gpu_there()) {
-        CHECK(harness_now_ns() - begin_ns < 20000000000u);
-        harness_sleep_ms(20);
-    }
+    gpu_await();
     gpu_open();
     printf("a context after %.0f ms\n", (double)(harness_now_ns() - begin_ns) / 1e6);
 }

@@ -107,6 +107,24 @@ void layers_capture(struct layers *layers)
     CHECK_CUDA(cuGraphDestroy(graph));
 }
 
+void captured_open(struct layers *layers, struct engine *engine, const char *socket_path,
+                   const char *name, uint32_t lane)
+{
+    const struct random_batch batch = launched_batch();
+
+    gpu_open();
+    gpu_engine_open(engine, socket_path, name);
+    layers_begin(layers, engine, &batch, lane);
+    layers_capture(layers);
+}
+
+void captured_close(struct layers *layers, struct engine *engine)
+{
+    layers_unprepare(layers);
+    layers_end(layers);
+    engine_close(engine);
+}
+
 void layers_replay(const struct layers *layers)
 {
     CHECK_CUDA(cuGraphLaunch(layers->graph, layers->stream));

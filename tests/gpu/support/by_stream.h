@@ -27,6 +27,12 @@ void layers_begin(struct layers *layers, struct engine *engine, const struct ran
                   uint32_t lane);
 void layers_end(struct layers *layers);
 
+/** captured_open() - this process's engine on the GPU, with a graph of the layers of
+ * launched_batch(). captured_close() - both are over. */
+void captured_open(struct layers *layers, struct engine *engine, const char *socket_path,
+                   const char *name, uint32_t lane);
+void captured_close(struct layers *layers, struct engine *engine);
+
 /** layers_unprepare() - a graph that was captured keeps launching them. */
 void layers_unprepare(struct layers *layers);
 

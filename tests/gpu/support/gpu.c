@@ -45,6 +45,17 @@ int gpu_there(void)
     return harness_join(harness_fork(probe, NULL), 30000) == 0;
 }
 
+static int is_there(void *context)
+{
+    (void)context;
+    return gpu_there();
+}
+
+void gpu_await(void)
+{
+    harness_eventually(is_there, NULL, 60000, "a process has a context");
+}
+
 int gpu_under_mps(void)
 {
     return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL;

@@ -15,6 +15,10 @@
 /** gpu_there() - is there a GPU that a process can have a context on? Asked in a child. */
 int gpu_there(void);
 
+/** gpu_await() - until a process can have a context: after a death MPS takes none for a while. One
+ * that it has turned away is turned away for good, so children ask. */
+void gpu_await(void);
+
 /** gpu_under_mps() - is this run of the tests under MPS? */
 int gpu_under_mps(void);
 
