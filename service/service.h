@@ -52,6 +52,7 @@ struct attnd_setting {
     char value[112];
 };
 #define ATTND_SETTINGS_MAX 40u
+#define ATTND_OPTION_TEXT_BYTES 256u
 
 /* Another service, from which pages may be claimed. */
 struct attnd_peer_option {
@@ -101,7 +102,8 @@ struct attnd_options {
     int check_config; /* print the settings and leave */
     struct attnd_setting settings[ATTND_SETTINGS_MAX];
     uint32_t settings_count;
-    char worker_text[256]; /* where worker_path points if the file names it */
+    /* Where worker_path and modules point if the file names them. */
+    char worker_text[ATTND_OPTION_TEXT_BYTES], modules_text[ATTND_OPTION_TEXT_BYTES];
 };
 
 /* Counts of work: of one session, or of all that there were. */

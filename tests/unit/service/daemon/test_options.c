@@ -185,6 +185,29 @@ static void the_service_manager_is_told_where_it_asks_to_be(void **state)
     assert_int_equal(attnd_notify("READY=1"), -ATTND_E_SYSTEM);
 }
 
+/* In a folder of its own, because the way to it must be of nobody else's. */
+static void what_a_file_names_is_kept_when_the_file_is_closed(void **state)
+{
+    char folder[] = "/tmp/attnd-test-XXXXXX", path[64], argument[80];
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/attnd.conf", folder);
+    snprintf(argument, sizeof(argument), "--config=%s", path);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    (void)fprintf(file, "modules = %s\nworker = %s/worker\nsocket = /x\n", folder, folder);
+    assert_int_equal(fclose(file), 0);
+    char *argv[] = {(char *)(uintptr_t) "attnd", argument, NULL};
+    struct attnd_options options;
+    attnd_options_parse(2, argv, &options);
+    (void)unlink(path);
+    (void)rmdir(folder);
+    assert_string_equal(options.modules, folder);
+    assert_memory_equal(options.worker_path, folder, strlen(folder));
+    assert_string_equal(options.worker_path + strlen(folder), "/worker");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +216,7 @@ int main(void)
         cmocka_unit_test(what_is_given_is_taken),
         cmocka_unit_test(rates_are_four_numbers_or_measured),
         cmocka_unit_test(the_workers_way_of_living_is_an_option),
+        cmocka_unit_test(what_a_file_names_is_kept_when_the_file_is_closed),
         cmocka_unit_test(bad_usage_exits_with_1_and_questions_with_0),
         cmocka_unit_test(the_service_manager_is_told_where_it_asks_to_be),
     };
