@@ -20,7 +20,7 @@
  * median of each, and the worse of the two. */
 #include "bench/support/attack.h"
 #include "bench/support/deaths.h"
-#include "bench/support/private_service.h"
+#include "bench/support/stall.h"
 #include "bench/support/suite.h"
 #include "bench/support/uniform.h"
 #include "ipc/wake.h"
@@ -41,10 +41,6 @@
 #define REST_NS 20000000
 #define SETTLE_NS 300000000 /* what the ended attackers had is given back */
 #define PACE_NS UINT64_C(2000000)
-#define PROBE_NS UINT64_C(4000000000) /* beside each attacker */
-#define PROBE_PAUSE_NS 300000
-#define OVER_NS 5000000u
-#define UNKNOWN_PLAN 7u
 
 static void nap(long ns)
 {
@@ -140,42 +136,34 @@ static void measure_block(struct bench_suite *suite, const struct small *small, 
     }
 }
 
+static void measure_attacked(struct bench_suite *suite, const struct small *small,
+                             enum bench_attack attack, uint32_t attackers, uint64_t *samples,
+                             size_t count)
+{
+    pid_t pids[ATTACKERS_MAX] = {0};
+
+    for (uint32_t i = 0; i < attackers && !suite->failed; i++)
+        pids[i] = bench_attack_start(suite, attack);
+    nap(REST_NS);
+    measure_block(suite, small, samples, count);
+    for (uint32_t i = 0; i < attackers; i++)
+        bench_attack_stop(pids[i]);
+    nap(SETTLE_NS);
+}
+
 /* Fills both arrays of @small, in blocks in turn. */
 static void measure_beside(struct bench_suite *suite, struct small *small, enum bench_attack attack,
                            uint32_t attackers)
 {
     const size_t block = suite->rounds / BLOCKS;
-    pid_t pids[ATTACKERS_MAX] = {0};
 
     for (uint32_t b = 0; b < BLOCKS && !suite->failed; b++) {
         measure_block(suite, small, small->alone_ns + b * block, block);
-        for (uint32_t i = 0; i < attackers && !suite->failed; i++)
-            pids[i] = bench_attack_start(suite, attack);
-        nap(REST_NS);
-        measure_block(suite, small, small->beside_ns + b * block, block);
-        for (uint32_t i = 0; i < attackers; i++)
-            bench_attack_stop(pids[i]);
-        memset(pids, 0, sizeof(pids));
-        nap(SETTLE_NS);
+        measure_attacked(suite, small, attack, attackers, small->beside_ns + b * block, block);
     }
 }
 
 /* ---- figures ---- */
-
-/* Return: the p99 beside, over that alone; both are added to @notes. */
-static double ratio_beside(struct bench_suite *suite, struct small *small, enum bench_attack attack,
-                           uint32_t attackers, const char *name, char *notes, size_t notes_bytes)
-{
-    const size_t samples = suite->rounds / BLOCKS * BLOCKS, length = strlen(notes);
-
-    measure_beside(suite, small, attack, attackers);
-    const double alone_us = p99_us(small->alone_ns, samples);
-    const double beside_us = p99_us(small->beside_ns, samples);
-
-    snprintf(notes + length, notes_bytes - length, "%s%s %.0f/%.0f", length ? ", " : "", name,
-             beside_us, alone_us);
-    return beside_us / alone_us;
-}
 
 static const char *const names[BENCH_ATTACKS_END] = {
     [BENCH_ATTACK_FLOOD] = "flood",         [BENCH_ATTACK_ENDLESS] = "endless",
@@ -195,44 +183,48 @@ static bool is_wanted(int attack)
     return names[attack] && (!attacks || attacks >> attack & 1);
 }
 
+/* Blocks alone are between rounds of all attackers: what is compared is some ten seconds apart. */
 static void measure_attackers(struct bench_suite *suite, struct small *small)
 {
+    const size_t block = suite->rounds / BLOCKS, samples = block * BLOCKS;
+    uint64_t *beside_ns = calloc(BENCH_ATTACKS_END * samples, sizeof(*beside_ns));
+    char notes[600];
     double worst = 0;
-    char notes[500] = "p99 us, beside/alone: ";
 
-    for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
-        if (!is_wanted(a))
-            continue;
-        const double ratio =
-            ratio_beside(suite, small, (enum bench_attack)a, 1, names[a], notes, sizeof(notes));
-        worst = ratio > worst ? ratio : worst;
+    if (!beside_ns)
+        bench_suite_fail(suite, "out of memory");
+    for (uint32_t b = 0; b < BLOCKS && !suite->failed; b++) {
+        measure_block(suite, small, small->alone_ns + b * block, block);
+        for (uint32_t a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++)
+            if (is_wanted((int)a))
+                measure_attacked(suite, small, (enum bench_attack)a, 1,
+                                 beside_ns + a * samples + b * block, block);
     }
+    const double alone_us = suite->failed ? 1 : p99_us(small->alone_ns, samples);
+    snprintf(notes, sizeof(notes), "p99 us: alone %.0f", alone_us);
+    for (uint32_t a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
+        if (!is_wanted((int)a))
+            continue;
+        const double us = p99_us(beside_ns + a * samples, samples);
+        const size_t length = strlen(notes);
+        snprintf(notes + length, sizeof(notes) - length, ", %s %.0f", names[a], us);
+        worst = us / alone_us > worst ? us / alone_us : worst;
+    }
+    free(beside_ns);
     if (!suite->failed)
         bench_suite_figure(suite, "honest_p99_ratio", worst, "ratio", "lower", 2, notes);
 }
 
 /* ---- the daemon's thread ---- */
 
-struct stall {
-    double longest_ms, share;
-};
-
-static struct stall probe(struct bench_suite *suite, struct attnd_session *session)
+static void note_stall(const char *name, const struct bench_stall *stall, char *notes,
+                       size_t notes_bytes)
 {
-    const uint64_t begin_ns = attnd_clock_ns();
-    uint64_t longest_ns = 0, over_ns = 0, now_ns = begin_ns;
+    const size_t length = strlen(notes);
 
-    while (now_ns - begin_ns < PROBE_NS && !suite->failed) {
-        const uint64_t asked_ns = attnd_clock_ns();
-        if (attnd_plan_destroy(session, UNKNOWN_PLAN) != -ATTND_E_UNKNOWN)
-            bench_suite_fail(suite, "a trivial call was answered wrongly");
-        now_ns = attnd_clock_ns();
-        const uint64_t took_ns = now_ns - asked_ns;
-        longest_ns = took_ns > longest_ns ? took_ns : longest_ns;
-        over_ns += took_ns > OVER_NS ? took_ns : 0;
-        nap(PROBE_PAUSE_NS);
-    }
-    return (struct stall){(double)longest_ns * 1e-6, (double)over_ns / (double)PROBE_NS};
+    snprintf(notes + length, notes_bytes - length, "%s%s %.1f (%.1f+%.1f+%.1f) %.4f",
+             length ? ", " : "", name, stall->longest_ms, stall->worked_ms, stall->waited_ms,
+             stall->asker_waited_ms, stall->share);
 }
 
 static void measure_stalls(struct bench_suite *suite)
@@ -240,43 +232,49 @@ static void measure_stalls(struct bench_suite *suite)
     struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-probe"};
     struct attnd_session *session = NULL;
-    struct stall worst = {0, 0};
-    char notes[500];
+    double longest_ms = 0, share = 0;
+    char notes[1200] = "";
 
     if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
         return;
-    snprintf(notes, sizeof(notes), "ms, share: alone %.1f", probe(suite, session).longest_ms);
+    bench_stall_asker();
+    const struct bench_stall alone = bench_stall_probe(suite, session);
+    note_stall("ms (daemon worked + waited + asker waited) share: alone", &alone, notes,
+               sizeof(notes));
     for (int a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++) {
         if (!is_wanted(a))
             continue;
         const pid_t pid = bench_attack_start(suite, (enum bench_attack)a);
-        const struct stall stall = probe(suite, session);
-        const size_t length = strlen(notes);
+        const struct bench_stall stall = bench_stall_probe(suite, session);
         bench_attack_stop(pid);
-        snprintf(notes + length, sizeof(notes) - length, ", %s %.1f %.4f", names[a],
-                 stall.longest_ms, stall.share);
-        worst.longest_ms =
-            stall.longest_ms > worst.longest_ms ? stall.longest_ms : worst.longest_ms;
-        worst.share = stall.share > worst.share ? stall.share : worst.share;
+        note_stall(names[a], &stall, notes, sizeof(notes));
+        longest_ms = stall.longest_ms > longest_ms ? stall.longest_ms : longest_ms;
+        share = stall.share > share ? stall.share : share;
     }
     attnd_close(session);
     if (suite->failed)
         return;
-    bench_suite_figure(suite, "stall_longest_ms", worst.longest_ms, "ms", "lower", 2, notes);
-    bench_suite_figure(suite, "stall_share", worst.share, "ratio", "lower", 0.001, notes);
+    bench_suite_figure(suite, "stall_longest_ms", longest_ms, "ms", "lower", 2, notes);
+    bench_suite_figure(suite, "stall_share", share, "ratio", "lower", 0.001, notes);
 }
 
 static void measure_control(struct bench_suite *suite, struct small *small)
 {
     const uint32_t processors = bench_attack_processors();
-    char notes[240] = "";
+    char notes[120];
 
     if (suite->failed || processors > ATTACKERS_MAX)
         return;
-    const double ratio = ratio_beside(suite, small, BENCH_ATTACK_OUTSIDE, processors,
-                                      "programs that never call attnd", notes, sizeof(notes));
-    if (!suite->failed)
-        bench_suite_figure(suite, "control_p99_ratio", ratio, "ratio", "lower", NAN, notes);
+    measure_beside(suite, small, BENCH_ATTACK_OUTSIDE, processors);
+    if (suite->failed)
+        return;
+    const size_t samples = suite->rounds / BLOCKS * BLOCKS;
+    const double alone_us = p99_us(small->alone_ns, samples);
+    const double beside_us = p99_us(small->beside_ns, samples);
+    snprintf(notes, sizeof(notes), "p99 us: alone %.0f, beside programs that never call attnd %.0f",
+             alone_us, beside_us);
+    bench_suite_figure(suite, "control_p99_ratio", beside_us / alone_us, "ratio", "lower", NAN,
+                       notes);
 }
 
 /* The longest item of a flood: a tile's 192 rows against its keys, for one head. */

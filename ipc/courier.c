@@ -5,10 +5,17 @@
  * here, and pays with the time of this thread. The lines of one process are served one after the
  * other, so nobody but that process waits. What waits is bounded, and a peer that does not read is
  * hung up on, as the loop does.
+ *
+ * While the kernel walks the waiters, nobody else has that processor. So the thread measures, too:
+ * when what it did took long, it rests, and knocks that come meanwhile are one. Only ends do not
+ * wait.
  */
 #include "ipc/courier.h"
 
+#include "ipc/debt.h"
 #include "ipc/fdpass.h"
+#include "ipc/wake.h"
+#include "schemas/timeslice.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +28,9 @@
 #define OWNERS_MAX 128u /* as many as connections there can be */
 #define WAITING_BYTES_MAX (1u << 20)
 #define WAITING_FDS_MAX (2 * ATTND_FDS_MAX) /* the process has only so many */
+#define LONG_NS 1000000u                    /* of a processor: from here on it is owed */
+#define OWES_MAX_NS 5000000u                /* one that owes more rests */
+#define FORGIVEN_RATE 1000u                 /* of one processor */
 
 struct letter {
     struct letter *next;
@@ -34,6 +44,7 @@ struct owner {
     uint32_t lines;                           /* 0: free for another owner */
     int thread;                               /* 1: it has one */
     struct attnd_courier_line *first, **last; /* that something waits for */
+    struct attnd_debt debt;                   /* of the thread's; rested off */
     pthread_cond_t changed;
 };
 
@@ -115,38 +126,78 @@ static void enlist(struct attnd_courier_line *line)
 /* Under the lock. */
 static void serve(struct attnd_courier_line *line)
 {
+    struct owner *owner = line->owner;
     struct letter *letter = line->ends ? NULL : take_letter(line);
     const int knocks = line->ends ? 0 : line->knocks, ends = line->ends;
 
     line->knocks = 0;
     if (ends)
-        line->owner->lines--;
+        owner->lines--;
     else if (line->first)
         enlist(line);
     pthread_mutex_unlock(&lock);
+    const uint64_t begin_ns = attnd_thread_clock_ns();
     if (ends)
         line_free(line);
     else
         deliver(line, letter, knocks);
+    const uint64_t took_ns = attnd_thread_clock_ns() - begin_ns;
+    if (took_ns >= LONG_NS)
+        attnd_debt_add(&owner->debt, attnd_clock_ns(), FORGIVEN_RATE, took_ns);
     pthread_mutex_lock(&lock);
+}
+
+/* Until when the thread does nothing but end lines; 0: it works. */
+static uint64_t rests_until_ns(const struct owner *owner)
+{
+    const uint64_t now_ns = attnd_clock_ns();
+    const uint64_t owed_ns = attnd_debt_owed_ns(&owner->debt, now_ns, FORGIVEN_RATE);
+
+    return owed_ns > OWES_MAX_NS ? now_ns + (owed_ns - OWES_MAX_NS) * FORGIVEN_RATE : 0;
+}
+
+/* Under the lock. The next line out of the list. NULL: nothing is to be done, or not yet. */
+static struct attnd_courier_line *pick(struct owner *owner, int rests)
+{
+    struct attnd_courier_line **at = &owner->first;
+
+    while (*at && rests && !(*at)->ends)
+        at = &(*at)->next;
+    struct attnd_courier_line *line = *at;
+    if (!line)
+        return NULL;
+    *at = line->next;
+    if (!line->next)
+        owner->last = at;
+    line->waits = 0;
+    return line;
+}
+
+/* Under the lock. */
+static void wait_for_change(struct owner *owner, uint64_t until_ns)
+{
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
+
+    if (until_ns && owner->first)
+        (void)pthread_cond_clockwait(&owner->changed, &lock, CLOCK_MONOTONIC, &until);
+    else
+        (void)pthread_cond_wait(&owner->changed, &lock);
 }
 
 static void *work(void *context)
 {
     struct owner *owner = context;
 
+    (void)attnd_timeslice_ask(ATTND_TIMESLICE_BRIEF_NS, 0); /* somebody waits for what it brings */
     pthread_mutex_lock(&lock);
     while (owner->lines) {
-        struct attnd_courier_line *line = owner->first;
-        if (!line) {
-            pthread_cond_wait(&owner->changed, &lock);
-            continue;
-        }
-        owner->first = line->next;
-        if (!owner->first)
-            owner->last = &owner->first;
-        line->waits = 0;
-        serve(line);
+        const uint64_t until_ns = rests_until_ns(owner);
+        struct attnd_courier_line *line = pick(owner, until_ns != 0);
+        if (line)
+            serve(line);
+        else
+            wait_for_change(owner, until_ns);
     }
     owner->thread = 0;
     pthread_mutex_unlock(&lock);
@@ -270,5 +321,6 @@ void attnd_courier_end(struct attnd_courier_line *line, int hang_up)
     line->ends = 1;
     line->hangs_up = hang_up;
     enlist(line);
+    pthread_cond_signal(&line->owner->changed); /* it may rest, and the line may wait already */
     pthread_mutex_unlock(&lock);
 }

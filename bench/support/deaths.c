@@ -152,10 +152,12 @@ static uint64_t descriptors_of(pid_t pid)
 
 static bool look(struct bench_suite *suite, struct bench_estate *estate)
 {
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
     Attnd__Reply *reply = bench_suite_status(suite);
 
     if (!reply)
         return false;
+    nanosleep(&pause, NULL); /* this question's own descriptors are closed */
     const Attnd__Status *status = reply->status;
     *estate = (struct bench_estate){
         .descriptors = descriptors_of(bench_private_pid()),
@@ -174,10 +176,9 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Who asks has descriptors, which a thread closes behind it: the least of the looks counts. */
+/* Threads close descriptors behind those who had them: the least of the looks counts. */
 bool bench_estate(struct bench_suite *suite, struct bench_estate *estate)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct bench_estate now = {0};
     uint32_t rests = 0;
 
@@ -192,7 +193,6 @@ bool bench_estate(struct bench_suite *suite, struct bench_estate *estate)
             now.worker_descriptors = least(now.worker_descriptors, estate->worker_descriptors);
         }
         *estate = now;
-        nanosleep(&pause, NULL);
     }
     return true;
 }

@@ -25,7 +25,7 @@ struct bench_record {
     char commit[48];
     bool dirty;
     char command[512];
-    char notes[512];
+    char notes[1280];
 };
 
 /* What all records of one run have in common: the fields from device to command. */

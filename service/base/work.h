@@ -14,6 +14,8 @@
 #ifndef ATTND_SERVICE_BASE_WORK_H
 #define ATTND_SERVICE_BASE_WORK_H
 
+#include "ipc/debt.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -35,7 +37,7 @@ struct attnd_account {
     uint64_t floor_ns;   /* of a user: where its sessions begin that come after a rest */
     uint64_t spent_ns;   /* of the thread, in all */
     uint64_t over;       /* pieces that took longer than the budget */
-    int slow;            /* of a user: to wake one of its sessions has taken long */
+    struct attnd_debt wakes; /* what its wake-ups took of the thread (objects/wakes.c) */
 };
 
 /* Embedded in what is to be worked off; zero-initialise, and set `go`. */

@@ -2,43 +2,62 @@
  * wakes.c - whoever makes a wake-up long pays for it.
  *
  * What is measured is this thread's time on a processor: to be preempted by the one who is woken is
- * no fault of his. A user is slow for as long as the service knows of that user: sessions come and
- * go, and each would be slow once more. Its other processes have a thread each, and do not wait.
+ * no fault of his. It is owed by the session and by its user, and forgiven slowly. A session that
+ * owes too much has a thread of its process' from then on. Sessions come and go, and each would owe
+ * once more; so when its user owes too much, all of the user's have threads, one a process. A
+ * machine that takes the processor away from us for a moment makes nobody owe as much.
  */
 #include "service/objects/wakes.h"
 
 #include "ipc/courier.h"
 #include "ipc/fdpass.h"
+#include "ipc/wake.h"
 #include "schemas/atomics.h"
 
 #include <sys/socket.h>
 
-#define SLOW_NS 300000u
+#define LONG_NS 200000u /* from here on it is owed */
+#define SESSION_OWES_MAX_NS 3000000u
+#define USER_OWES_MAX_NS 30000000u
+#define FORGIVEN_RATE 10000u /* of the thread's time, wake-ups may take so small a part */
+
+static int owes_more(const struct attnd_account *account, uint64_t max_ns)
+{
+    return account->wakes.owed_ns > max_ns &&
+           attnd_debt_owed_ns(&account->wakes, attnd_clock_ns(), FORGIVEN_RATE) > max_ns;
+}
 
 static int is_slow(const struct attnd_client *client)
 {
-    return client->account.user && client->account.user->slow;
+    const struct attnd_account *user = client->account.user;
+
+    return owes_more(&client->account, SESSION_OWES_MAX_NS) ||
+           (user && owes_more(user, USER_OWES_MAX_NS));
 }
 
-static void note(const struct attnd_client *client, const char *what, uint64_t begin_ns)
+static void note(struct attnd_client *client, const char *what, uint64_t begin_ns)
 {
-    const uint64_t took_ns = attnd_thread_clock_ns() - begin_ns;
+    const uint64_t took_ns = attnd_thread_clock_ns() - begin_ns, now_ns = attnd_clock_ns();
 
-    if (took_ns < SLOW_NS || !client->account.user || client->account.user->slow)
+    if (took_ns < LONG_NS)
         return;
-    client->account.user->slow = 1;
-    attnd_log(ATTND_LOG_WARNING,
-              "session %u: pid %d (%s): %s took %llu us, so many wait for it: threads wake "
-              "processes of user %u from now on",
-              client->id, (int)client->pid, attnd_client_name(client), what,
-              (unsigned long long)(took_ns / 1000u), (unsigned)client->uid);
+    attnd_debt_add(&client->account.wakes, now_ns, FORGIVEN_RATE, took_ns);
+    if (client->account.user)
+        attnd_debt_add(&client->account.user->wakes, now_ns, FORGIVEN_RATE, took_ns);
+    if (is_slow(client))
+        attnd_log(ATTND_LOG_WARNING,
+                  "session %u: pid %d (%s): %s took %llu us, so many wait for it: a thread wakes it "
+                  "from now on",
+                  client->id, (int)client->pid, attnd_client_name(client), what,
+                  (unsigned long long)(took_ns / 1000u));
 }
 
-/* Return: the line that is to be used; NULL: none. */
+/* Return: the line that is to be used; NULL: none. What was sent through it goes first, so it is
+ * used to the end. */
 static struct attnd_courier_line *line_of(const struct attnd_client *client,
                                           struct attnd_courier_line **line, int fd)
 {
-    if (!*line && is_slow(client) && fd >= 0)
+    if (!*line && fd >= 0 && is_slow(client))
         *line = attnd_courier_new(client->pid ? (uint32_t)client->pid : client->uid, fd);
     return *line;
 }

@@ -2,8 +2,9 @@
  * wakes.h - what wakes a client: a knock on its pipe, a reply on its socket, and its end.
  *
  * The kernel walks all that wait for a pipe or a socket within the call that wakes them, and its
- * owner decides how many they are. So these calls are measured. When one has taken long, all of the
- * user's go through threads (ipc/courier.h) from then on, one a process.
+ * owner decides how many they are. So these calls are measured. When those of a session have taken
+ * long, a thread makes them (ipc/courier.h); when those of a user have, threads make all of that
+ * user's, one a process.
  */
 #ifndef ATTND_SERVICE_OBJECTS_WAKES_H
 #define ATTND_SERVICE_OBJECTS_WAKES_H

@@ -5,6 +5,7 @@
 #include "client/internal.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -162,60 +163,152 @@ static void all_memories_of_a_client_that_dies_are_closed(void **state)
     harness_stop(&harness);
 }
 
-#define WAITERS 12000
+#define COPIES 600
+#define SETS 100
 
-/* As many wait for its pipe as it may have descriptors. */
+/* As many wait for its pipe as there are copies in sets. */
 static void wait_many_times(int fd)
 {
-    struct rlimit limit;
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    int set = epoll_create1(EPOLL_CLOEXEC);
+    int sets[SETS];
 
-    CHECK_EQUAL(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = limit.rlim_max;
-    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    for (int i = 0; i < WAITERS; i++) {
+    for (int i = 0; i < SETS; i++) {
+        sets[i] = epoll_create1(EPOLL_CLOEXEC);
+        CHECK(sets[i] >= 0);
+    }
+    for (int i = 0; i < COPIES; i++) {
         int copy = dup(fd);
-        CHECK(copy >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0);
+        CHECK(copy >= 0);
+        for (int j = 0; j < SETS; j++)
+            CHECK_EQUAL(epoll_ctl(sets[j], EPOLL_CTL_ADD, copy, &event), 0);
     }
 }
 
-static int log_says(const char *what)
+/* Of the line that says that a client's wake-ups take long. */
+static int times_told(void)
 {
     char line[512];
-    int says = 0;
+    int times = 0;
     FILE *log = fopen(harness.log, "re");
 
     CHECK(log != NULL);
-    while (!says && fgets(line, sizeof(line), log))
-        says = strstr(line, what) != NULL;
+    while (fgets(line, sizeof(line), log))
+        times += strstr(line, "a thread wakes it from now on") != NULL;
     (void)fclose(log);
-    return says;
+    return times;
 }
 
-static void one_that_many_wait_for_is_woken_by_a_thread_and_still_woken(void **state)
+/* Each is refused, and its completion wakes the one that has asked for it. */
+static void be_woken(struct attnd_session *session)
 {
     struct attnd_completion done;
     const struct attnd_run_args run = {.size = sizeof(run)};
     const struct attnd_op op = {0};
 
+    CHECK_EQUAL(attnd_arm(session), 0);
+    CHECK_OK(attnd_run(session, 1, &run, &op));
+    CHECK_EQUAL(attnd_wait(session, &done, 1, ATTND_FOREVER), 1);
+    CHECK_EQUAL(done.fault.code, -ATTND_E_UNKNOWN);
+}
+
+static void until_a_thread_wakes(struct attnd_session *session)
+{
+    const int before = times_told();
+
+    wait_many_times(session->notify);
+    for (int i = 0; i < 5000 && times_told() == before; i++)
+        be_woken(session);
+    CHECK(times_told() > before);
+}
+
+static int be_woken_by_a_thread(void *context)
+{
+    struct attnd_session *session = e2e_open(context);
+
+    until_a_thread_wakes(session);
+    for (int i = 0; i < 2; i++) /* it rests in between */
+        be_woken(session);
+    attnd_close(session);
+    return 0;
+}
+
+static void one_that_many_wait_for_is_woken_by_a_thread_and_still_woken(void **state)
+{
     (void)state;
     harness_start(&harness, NULL);
-    struct attnd_session *session = e2e_open(&harness);
-    wait_many_times(session->notify);
-    /* Each is refused, and its completion wakes the one that has asked for it. */
-    for (int i = 0; i < 2000 && !log_says("threads wake processes of user"); i++) {
-        CHECK_EQUAL(attnd_arm(session), 0);
-        CHECK_OK(attnd_run(session, 1, &run, &op));
-        CHECK_EQUAL(attnd_wait(session, &done, 1, ATTND_FOREVER), 1);
-        CHECK_EQUAL(done.fault.code, -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(harness_join(harness_fork(be_woken_by_a_thread, &harness), 60000), 0);
+    harness_stop(&harness);
+}
+
+static int threads_of(pid_t pid)
+{
+    char path[40];
+    int count = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *folder = opendir(path);
+    CHECK(folder != NULL);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+struct crew {
+    int threads, descriptors;
+};
+
+static int no_thread_is_left(void *context)
+{
+    const struct crew *before = context;
+
+    return nothing_is_left((void *)(uintptr_t)&before->descriptors) &&
+           threads_of(harness.daemon) <= before->threads;
+}
+
+/* Runs are under way when it is killed: they end after it. */
+static int run_for_ever(void *context)
+{
+    const struct harness *service = context;
+    const struct random_batch batch = e2e_long_batch();
+    struct engine engine;
+    struct trial trial;
+
+    engine_open(&engine, service->socket, "victim");
+    until_a_thread_wakes(engine.session);
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    for (;;) {
+        attnd_poke32(engine.session->cq_need, 1);
+        if (trial_submit_run(&trial, 0, 0, 0, ATTND_SKIP_SUCCESS))
+            harness_sleep_ms(1);
     }
-    CHECK(log_says("threads wake processes of user"));
-    for (int i = 0; i < 200; i++) { /* and by that thread */
-        CHECK_OK(attnd_run(session, 1, &run, &op));
-        CHECK_EQUAL(attnd_wait(session, &done, 1, ATTND_FOREVER), 1);
+    return 1;
+}
+
+static int is_busy(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int busy = status->queue_runs > 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return busy;
+}
+
+static void the_thread_that_wakes_a_client_ends_with_it(void **state)
+{
+    struct crew before;
+
+    (void)state;
+    harness_start(&harness, NULL);
+    attnd_close(e2e_open(&harness)); /* threads that are made once are there */
+    before = (struct crew){threads_of(harness.daemon), descriptors_of(harness.daemon)};
+    for (int i = 0; i < 3; i++) {
+        pid_t client = harness_fork(run_for_ever, &harness);
+        harness_eventually(is_busy, &harness, 60000, "runs of the client are under way");
+        harness_kill(client);
+        harness_eventually(no_thread_is_left, &before, 60000, "its threads and descriptors go");
     }
-    attnd_close(session);
     harness_stop(&harness);
 }
 
@@ -225,6 +318,7 @@ int main(void)
         E2E_OWN_TEST(others_are_answered_while_millions_of_leases_are_given_back),
         E2E_OWN_TEST(all_memories_of_a_client_that_dies_are_closed),
         E2E_OWN_TEST(one_that_many_wait_for_is_woken_by_a_thread_and_still_woken),
+        E2E_OWN_TEST(the_thread_that_wakes_a_client_ends_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -220,11 +220,11 @@ static void places_of_users_are_given_again(void **state)
     assert_ptr_equal(attnd_work_estate(&works, 999), &works.orphans);
     /* One that comes back finds what was known of it. */
     struct attnd_account *user = attnd_work_user(&works, 500);
-    user->slow = 1;
+    user->wakes.owed_ns = 1;
     attnd_work_user_done(&works, user);
     assert_true(attnd_work_user(&works, 501) != user);
     assert_ptr_equal(attnd_work_user(&works, 500), user);
-    assert_true(user->slow);
+    assert_int_equal(user->wakes.owed_ns, 1);
 }
 
 /* With every place taken, the last is shared, and what waits in it still counts. */
