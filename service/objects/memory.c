@@ -21,8 +21,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* From here on the last close() may take longer than others should wait: 1 GiB is some 50 ms. */
-#define LARGE_BYTES (16u << 20)
+/* From here on the last close() may take longer than others should wait: 1 MiB is some 50 us. */
+#define LARGE_BYTES (1u << 20)
 
 static uint32_t find_index(const struct attnd_service *service)
 {

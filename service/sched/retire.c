@@ -19,9 +19,6 @@
 #include "service/sched/scheduler.h"
 #include "service/supervise/queue.h"
 
-/* Of them a turn of the loop is not full of. */
-#define RETIRES_PER_LOOK 16
-
 static void count_work(struct attnd_work_stats *stats, const struct attnd_retire *retire)
 {
     stats->busy_ns += retire->busy_ns;
@@ -84,7 +81,8 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler)
     while ((rc = attnd_consumer_pop(&scheduler->queue->retires, &retire)) > 0) {
         attnd_crash(ATTND_CRASH_DAEMON_RETIRE_TAKEN);
         retire_one(scheduler, &retire);
-        if (++moved % RETIRES_PER_LOOK == 0 && attnd_work_turn_spent(works))
+        moved++;
+        if (attnd_work_turn_spent(works))
             break;
     }
     if (rc < 0)

@@ -23,7 +23,8 @@ void attnd_supervisor_inherit(struct attnd_supervisor *supervisor);
 
 /** attnd_messages_send_due() - send messages about memory that are due. */
 void attnd_messages_send_due(struct attnd_supervisor *supervisor);
-/** attnd_messages_receive() - take what the worker says. Return: 1; 0 at end of file. */
+/** attnd_messages_receive() - take what the worker says, for as long as a turn may take: the socket
+ * stays readable while there is more. Return: 1; 0 at end of file. */
 int attnd_messages_receive(struct attnd_supervisor *supervisor);
 
 #endif

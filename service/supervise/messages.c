@@ -9,6 +9,7 @@
 #include "service/supervise/internal.h"
 
 #include "ipc/fdpass.h"
+#include "schemas/clock.h"
 #include "schemas/crash.h"
 #include "service/supervise/worker_abi.h"
 
@@ -16,9 +17,11 @@
 
 /* ---- memory ---- */
 
-/* Until the socket is full; an answer makes room, and comes back here. */
+/* Until the socket is full, or for as long as a turn may take; the answer to one of them comes back
+ * here. */
 void attnd_messages_send_due(struct attnd_supervisor *supervisor)
 {
+    const uint64_t begin_ns = attnd_clock_ns();
     uint32_t index;
     if (supervisor->condemned ||
         (supervisor->state != ATTND_WORKER_COMING_UP && supervisor->state != ATTND_WORKER_UP))
@@ -43,6 +46,8 @@ void attnd_messages_send_due(struct attnd_supervisor *supervisor)
         }
         attnd_maps_sent(&supervisor->maps);
         attnd_crash(ATTND_CRASH_DAEMON_MEMORY_SENT);
+        if (attnd_clock_ns() - begin_ns >= ATTND_WORK_BUDGET_NS)
+            return;
     }
 }
 
@@ -163,19 +168,22 @@ static void worker_says(struct attnd_supervisor *supervisor,
 
 int attnd_messages_receive(struct attnd_supervisor *supervisor)
 {
+    const uint64_t begin_ns = attnd_clock_ns();
     struct attnd_worker_message message;
     int fds[ATTND_FDS_MAX], fd_count;
-    long got;
-    while ((got = attnd_fdpass_recv(supervisor->process.control, &message, sizeof(message), fds,
-                                    &fd_count)) > 0) {
+    long got = 1;
+    while (got > 0 && attnd_clock_ns() - begin_ns < ATTND_WORK_BUDGET_NS) {
+        got = attnd_fdpass_recv(supervisor->process.control, &message, sizeof(message), fds,
+                                &fd_count);
+        if (got <= 0)
+            break;
         attnd_fdpass_close(fds, fd_count);
-        if (got != (long)sizeof(message)) {
+        if (got == (long)sizeof(message))
+            worker_says(supervisor, &message);
+        else
             attnd_supervisor_kill(supervisor, "it sent an unknown message");
-            continue;
-        }
-        worker_says(supervisor, &message);
     }
     attnd_messages_send_due(supervisor);
     supervisor->events->heard(supervisor->service);
-    return got == 0;
+    return got >= 0;
 }
