@@ -237,7 +237,7 @@ static void measure_stalls(struct bench_suite *suite)
 
     if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
         return;
-    bench_stall_asker();
+    bench_brief_slices();
     const struct bench_stall alone = bench_stall_probe(suite, session);
     note_stall("ms (daemon worked + waited + asker waited) share: alone", &alone, notes,
                sizeof(notes));
@@ -489,7 +489,9 @@ static void measure_small(struct bench_suite *suite)
 
     if (!small.alone_ns || !small.beside_ns)
         bench_suite_fail(suite, "out of memory");
-    else if (open_with(suite, &small_batch, &small.session, &small.plan, &small.memory)) {
+    bench_brief_slices();
+    if (!suite->failed &&
+        open_with(suite, &small_batch, &small.session, &small.plan, &small.memory)) {
         measure_flood(suite, &small);
         measure_attackers(suite, &small);
         measure_control(suite, &small);

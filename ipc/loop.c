@@ -20,6 +20,7 @@
 #include "ipc/loop_impl.h"
 #include "ipc/wake.h"
 #include "schemas/atomics.h"
+#include "schemas/timeslice.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,6 +28,9 @@
 #define IDLE_TURNS_PER_LOOK 8u
 #define DRAIN_ROUNDS_MAX 100
 #define DRAIN_ROUND_NS 10000000u
+/* How long the loop works before it offers its processor to those that it has woken, if its slices
+ * are brief: else it would lose one that is long. */
+#define OFFER_NS 200000u
 
 /* ---- lists ---- */
 
@@ -233,7 +237,8 @@ static uint64_t patience_ns(const struct attnd_loop *loop)
 
 int attnd_loop_run(struct attnd_loop *loop, struct attnd_fault *fault)
 {
-    uint64_t moved_ns = 0;
+    const int offers = attnd_timeslice_is_brief();
+    uint64_t moved_ns = 0, offered_ns = 0;
     unsigned idle_turns = 0;
     int rc = 0;
 
@@ -249,6 +254,10 @@ int attnd_loop_run(struct attnd_loop *loop, struct attnd_fault *fault)
         if (moved)
             moved_ns = now_ns;
         rc = serve(loop, now_ns);
+        if (offers && moved && now_ns - offered_ns >= OFFER_NS) {
+            attnd_timeslice_offer();
+            offered_ns = now_ns;
+        }
         if (rc == 0 && !loop->stopping && !moved && now_ns - moved_ns >= patience_ns(loop))
             rc = sleep_until_news(loop);
     }

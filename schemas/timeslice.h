@@ -40,6 +40,24 @@ static inline int attnd_timeslice_get(pid_t tid, struct attnd_timeslice *now)
     return syscall(SYS_sched_getattr, tid, now, sizeof(*now), 0) < 0 ? -errno : 0;
 }
 
+/** attnd_timeslice_is_brief() - does the caller have brief slices? Older kernels tell of none. */
+static inline int attnd_timeslice_is_brief(void)
+{
+    struct attnd_timeslice now = {0};
+    return attnd_timeslice_get(0, &now) == 0 && now.runtime_ns == ATTND_TIMESLICE_BRIEF_NS;
+}
+
+/**
+ * attnd_timeslice_offer() - the processor to a thread that is due before the caller
+ *
+ * A thread that woke up beside one whose slices are as brief waits for the next tick otherwise,
+ * however short those are.
+ */
+static inline void attnd_timeslice_offer(void)
+{
+    (void)sched_yield();
+}
+
 static inline int attnd_timeslice_put(struct attnd_timeslice *wanted)
 {
     wanted->size = sizeof(*wanted);

@@ -20,7 +20,7 @@
 #define OVER_NS 5000000u
 #define UNKNOWN_PLAN 7u
 
-void bench_stall_asker(void)
+void bench_brief_slices(void)
 {
     struct attnd_timeslice slice = {0};
 

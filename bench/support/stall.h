@@ -14,13 +14,13 @@ struct bench_stall {
     double worked_ms, waited_ms, asker_waited_ms;
 };
 
-/** bench_stall_asker() - brief slices for the calling thread, from now on: what is measured is the
+/** bench_brief_slices() - brief slices for the calling thread, from now on: what is measured is the
  * daemon's thread, and a thread like any other would wait for the scheduler's next tick when it is
  * woken. Children have what others have. */
-void bench_stall_asker(void);
+void bench_brief_slices(void);
 
 /** bench_stall_probe() - asks a trivial call of @session, again and again, for four seconds.
- * Threads: that of bench_stall_asker(). */
+ * Threads: that of bench_brief_slices(). */
 struct bench_stall bench_stall_probe(struct bench_suite *suite, struct attnd_session *session);
 
 #endif

@@ -185,7 +185,8 @@ static void yield_from_now_on(struct attnd_cpu_worker *worker, uint64_t now)
     if (worker->yielding || now - worker->awake_ns < URGENT_NS)
         return;
     worker->yielding = 1;
-    (void)attnd_timeslice_ask(ATTND_TIMESLICE_LONG_NS, 0);
+    if (attnd_timeslice_ask(ATTND_TIMESLICE_LONG_NS, 0) == 0)
+        attnd_timeslice_offer(); /* to those that came while it was urgent */
 }
 
 static void rest(struct attnd_cpu_worker *worker)

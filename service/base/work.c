@@ -1,9 +1,10 @@
 /*
  * work.c - whose piece is next, and what it is charged.
  *
- * This is start-time fair queueing on two floors. Time is charged by a mark that moves on: what
- * lies between two changes of account belongs to the first, so nothing is charged twice where a
- * piece of one leads to a piece of another.
+ * This is start-time fair queueing on two floors. What is served at once counts as what waited:
+ * else a new session would begin far behind those that are served so, and go before them. Time is
+ * charged by a mark that moves on: what lies between two changes of account belongs to the first,
+ * so nothing is charged twice where a piece of one leads to a piece of another.
  */
 #include "service/base/work.h"
 
@@ -72,15 +73,32 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* One that has nothing waiting begins where others are. */
+static void come(const struct attnd_works *works, struct attnd_account *account)
+{
+    struct attnd_account *user = account->user;
+
+    if (user->waiting == 0)
+        user->virtual_ns = later(user->virtual_ns, works->floor_ns);
+    if (!account->link)
+        account->virtual_ns = later(account->virtual_ns, user->floor_ns);
+}
+
+/* Where others are: at the one that is served. */
+static void raise_floors(struct attnd_works *works, const struct attnd_account *account)
+{
+    struct attnd_account *user = account->user;
+
+    works->floor_ns = later(works->floor_ns, user->virtual_ns);
+    user->floor_ns = later(user->floor_ns, account->virtual_ns);
+}
+
 static void account_wait(struct attnd_works *works, struct attnd_account *account)
 {
     if (!account->user)
         account->user = &works->nobody;
-    struct attnd_account *user = account->user;
-
-    if (user->waiting++ == 0)
-        user->virtual_ns = later(user->virtual_ns, works->floor_ns);
-    account->virtual_ns = later(account->virtual_ns, user->floor_ns);
+    come(works, account);
+    account->user->waiting++;
     account->last = &account->first;
     account->next = works->waiting;
     account->link = &works->waiting;
@@ -157,6 +175,10 @@ struct attnd_account *attnd_work_enter(struct attnd_works *works, struct attnd_a
 
     charge(works, now_ns);
     works->current = account;
+    if (account->user) {
+        come(works, account);
+        raise_floors(works, account);
+    }
     if (!before)
         works->piece_ns = now_ns;
     return before;
@@ -220,7 +242,7 @@ static int goes_before(const struct attnd_account *a, const struct attnd_account
     return a->virtual_ns < b->virtual_ns;
 }
 
-static struct attnd_account *pick(struct attnd_works *works)
+static struct attnd_account *pick(const struct attnd_works *works)
 {
     struct attnd_account *best = works->waiting;
 
@@ -229,8 +251,6 @@ static struct attnd_account *pick(struct attnd_works *works)
     for (struct attnd_account *at = best->next; at; at = at->next)
         if (goes_before(at, best))
             best = at;
-    works->floor_ns = later(works->floor_ns, best->user->virtual_ns);
-    best->user->floor_ns = later(best->user->floor_ns, best->virtual_ns);
     return best;
 }
 

@@ -45,11 +45,12 @@ static void note(struct attnd_client *client, const char *what, uint64_t begin_n
     if (client->account.user)
         attnd_debt_add(&client->account.user->wakes, now_ns, FORGIVEN_RATE, took_ns);
     if (is_slow(client))
-        attnd_log(ATTND_LOG_WARNING,
-                  "session %u: pid %d (%s): %s took %llu us, so many wait for it: a thread wakes it "
-                  "from now on",
-                  client->id, (int)client->pid, attnd_client_name(client), what,
-                  (unsigned long long)(took_ns / 1000u));
+        attnd_log(
+            ATTND_LOG_WARNING,
+            "session %u: pid %d (%s): %s took %llu us, so many wait for it: a thread wakes it "
+            "from now on",
+            client->id, (int)client->pid, attnd_client_name(client), what,
+            (unsigned long long)(took_ns / 1000u));
 }
 
 /* Return: the line that is to be used; NULL: none. What was sent through it goes first, so it is

@@ -115,6 +115,26 @@ static void one_that_comes_after_a_rest_is_next_and_is_not_repaid(void **state)
                 3 * works.longest_ns);
 }
 
+/* Sessions come and go: each new one would go before those that have been there for long. */
+static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(void **state)
+{
+    (void)state;
+    set_up(SESSIONS - 1);
+    for (int i = 0; i < 100; i++) {
+        item[0].left = 1;
+        attnd_work_begin(&works);
+        attnd_work_start(&works, &account[0], &item[0].work);
+    }
+    assert_int_equal(item[0].done, 100);
+    queue(1);            /* of its user */
+    queue(SESSIONS - 1); /* and of another */
+    turns(1);
+    item[0].left = 1;
+    queue(0);
+    turns(2);
+    assert_int_equal(item[0].done, 101);
+}
+
 static void a_turn_is_over_when_its_time_is(void **state)
 {
     (void)state;
@@ -248,6 +268,7 @@ int main(void)
         cmocka_unit_test(sessions_have_equal_time_whatever_their_pieces_take),
         cmocka_unit_test(users_have_equal_time_however_many_sessions_they_have),
         cmocka_unit_test(one_that_comes_after_a_rest_is_next_and_is_not_repaid),
+        cmocka_unit_test(one_that_is_new_does_not_go_before_those_that_were_served_at_once),
         cmocka_unit_test(a_turn_is_over_when_its_time_is),
         cmocka_unit_test(a_start_is_at_once_while_the_turn_has_time),
         cmocka_unit_test(what_one_starts_for_another_is_the_others),
