@@ -237,7 +237,6 @@ static void measure_stalls(struct bench_suite *suite)
 
     if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
         return;
-    bench_brief_slices();
     const struct bench_stall alone = bench_stall_probe(suite, session);
     note_stall("ms (daemon worked + waited + asker waited) share: alone", &alone, notes,
                sizeof(notes));
@@ -489,9 +488,7 @@ static void measure_small(struct bench_suite *suite)
 
     if (!small.alone_ns || !small.beside_ns)
         bench_suite_fail(suite, "out of memory");
-    bench_brief_slices();
-    if (!suite->failed &&
-        open_with(suite, &small_batch, &small.session, &small.plan, &small.memory)) {
+    else if (open_with(suite, &small_batch, &small.session, &small.plan, &small.memory)) {
         measure_flood(suite, &small);
         measure_attackers(suite, &small);
         measure_control(suite, &small);
@@ -515,6 +512,8 @@ int main(int argc, char **argv)
 
     bench_suite_begin(&suite, argc, argv);
     const unsigned parts = options.parts ? options.parts : ALL;
+    if (parts & (HONEST | STALLS))
+        bench_brief_slices();
     if (parts & CANCEL)
         measure_cancel(&suite);
     if (parts & HONEST && !suite.failed)

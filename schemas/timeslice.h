@@ -58,10 +58,24 @@ static inline void attnd_timeslice_offer(void)
     (void)sched_yield();
 }
 
-static inline int attnd_timeslice_put(struct attnd_timeslice *wanted)
+static inline int attnd_timeslice_give(pid_t tid, struct attnd_timeslice *wanted)
 {
     wanted->size = sizeof(*wanted);
-    return syscall(SYS_sched_setattr, 0, wanted, 0) < 0 ? -errno : 0;
+    return syscall(SYS_sched_setattr, tid, wanted, 0) < 0 ? -errno : 0;
+}
+
+static inline int attnd_timeslice_put(struct attnd_timeslice *wanted)
+{
+    return attnd_timeslice_give(0, wanted);
+}
+
+/** attnd_timeslice_lend() - the caller's share to thread @tid, for which it waits from now on. Only
+ * where the caller may raise others: elsewhere @tid goes on as it did. */
+static inline void attnd_timeslice_lend(pid_t tid)
+{
+    struct attnd_timeslice own = {0};
+    if (attnd_timeslice_get(0, &own) == 0)
+        (void)attnd_timeslice_give(tid, &own);
 }
 
 /**

@@ -33,10 +33,10 @@ struct attnd_account {
     struct attnd_work *first, **last;   /* items that wait, the oldest first */
     struct attnd_account *next, **link; /* among those with items; link NULL: it has none */
     uint32_t waiting;                   /* of a user: its sessions that have items */
-    uint64_t virtual_ns; /* what it has had, from where it began after its last rest */
-    uint64_t floor_ns;   /* of a user: where its sessions begin that come after a rest */
-    uint64_t spent_ns;   /* of the thread, in all */
-    uint64_t over;       /* pieces that took longer than the budget */
+    uint64_t virtual_ns;     /* what it has had, from where it began after its last rest */
+    uint64_t floor_ns;       /* of a user: where its sessions begin that come after a rest */
+    uint64_t spent_ns;       /* of the thread, in all */
+    uint64_t over;           /* pieces that took longer than the budget */
     struct attnd_debt wakes; /* what its wake-ups took of the thread (objects/wakes.c) */
 };
 

@@ -43,7 +43,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define DRAIN_TIMEOUT_NS 10000000000u
+#define DRAIN_TIMEOUT_NS 6000000000u
 #define HEAP_BLOCK_BYTES_MAX (4 << 20)
 
 struct runner {

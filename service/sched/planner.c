@@ -24,6 +24,7 @@ struct attnd_planner {
     void *context;
     int fd; /* eventfd: jobs are worked */
     pthread_t thread;
+    pid_t tid; /* 0: it has not begun */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct attnd_planner_job *queued, **queued_end;
@@ -55,6 +56,7 @@ static void *work(void *context)
     struct attnd_planner *planner = context;
     (void)attnd_timeslice_ask(ATTND_TIMESLICE_LONG_NS, ATTND_TIMESLICE_PLANS_NICE);
     pthread_mutex_lock(&planner->lock);
+    planner->tid = (pid_t)syscall(SYS_gettid);
     while (!planner->stop) {
         struct attnd_planner_job *job = pick(planner);
         if (!job) {
@@ -180,6 +182,8 @@ void attnd_planner_free(struct attnd_planner *planner)
     pthread_mutex_lock(&planner->lock);
     planner->stop = 1;
     pthread_cond_signal(&planner->changed);
+    if (planner->tid) /* beside a busy machine its job would take long */
+        attnd_timeslice_lend(planner->tid);
     pthread_mutex_unlock(&planner->lock);
     (void)pthread_join(planner->thread, NULL);
     struct attnd_planner_job *worked = take_all(&planner->worked, &planner->worked_end);

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #define DRAIN_STEP_NS 1000000u
+#define CANCELLED_NS UINT64_C(2000000000) /* before the end of a drain */
 
 static void mailbox_closed(struct attnd_client *client)
 {
@@ -230,6 +231,14 @@ void attnd_sched_asleep(void *context, int asleep)
     }
 }
 
+/* Runs that do not end by themselves in time. The worker parks then, and is not killed. */
+static void cancel_all(const struct attnd_scheduler *scheduler)
+{
+    for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
+        if (scheduler->slots[run].op)
+            attnd_poke32(&scheduler->queue->runs[run].cancel, 1);
+}
+
 /* Lets runs that the worker has come to their end; what is queued stays queued. */
 void attnd_sched_drain(struct attnd_scheduler *scheduler, uint64_t deadline_ns)
 {
@@ -240,8 +249,10 @@ void attnd_sched_drain(struct attnd_scheduler *scheduler, uint64_t deadline_ns)
     scheduler->planner = NULL;
     attnd_work_finish(&scheduler->service->works); /* lanes that were ready */
     (void)attnd_retire_sweep(scheduler);
-    while (scheduler->dispatched && attnd_supervisor_running(scheduler->service) &&
-           attnd_clock_ns() < deadline_ns) {
+    for (uint64_t now_ns; scheduler->dispatched && attnd_supervisor_running(scheduler->service) &&
+                          (now_ns = attnd_clock_ns()) < deadline_ns;) {
+        if (deadline_ns - now_ns < CANCELLED_NS)
+            cancel_all(scheduler);
         (void)attnd_wake_wait(&queue->head->retire_tail, queue->retires.index,
                               &queue->head->retire_need, DRAIN_STEP_NS);
         (void)attnd_retire_sweep(scheduler);

@@ -12,6 +12,7 @@
 #include "schemas/abi.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,6 +373,52 @@ static void a_session_has_time_by_its_weight(void **state)
     attnd_close(heavy.session);
 }
 
+/* Its runs are answered: the worker is not killed, which would answer nothing. */
+static int run_endlessly(void *context)
+{
+    struct tenant greedy;
+    int answered = 0;
+
+    tenant_open(&greedy, context, "greedy", PAGE_TOKENS, 1);
+    be_greedy(&greedy, context);
+    while (!answered) {
+        const struct attnd_completion done = tenant_wait(&greedy);
+        answered = done.fault.code == -ATTND_E_CANCELLED;
+        CHECK(answered || done.fault.code == 0);
+    }
+    return 0;
+}
+
+static int has_stopped(void *context)
+{
+    const struct harness *harness = context;
+    FILE *log = fopen(harness->log, "re");
+    char line[512];
+    int stopped = 0;
+
+    CHECK(log != NULL);
+    while (fgets(line, sizeof(line), log))
+        stopped |= strstr(line, "] stopped") != NULL;
+    (void)fclose(log);
+    return stopped;
+}
+
+static void what_runs_without_end_is_cancelled_when_the_service_stops(void **state)
+{
+    static struct harness harness;
+
+    (void)state;
+    if (e2e_on_gpu())
+        skip(); /* its loops end by themselves */
+    harness_start(&harness, NULL);
+    pid_t client = harness_fork(run_endlessly, &harness);
+    harness_eventually(begun, &harness, 20000, "an endless run is with the worker");
+    CHECK_EQUAL(kill(harness.daemon, SIGTERM), 0);
+    CHECK_EQUAL(harness_join(client, 20000), 0);
+    harness_eventually(has_stopped, &harness, 20000, "the service has stopped");
+    harness_stop(&harness);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +429,7 @@ int main(void)
         E2E_TEST(runs_of_a_plan_that_is_being_planned_come_after_that),
         E2E_TEST(a_client_that_dies_while_it_is_planned_for_leaves_nothing),
         E2E_TEST(a_service_ends_while_it_plans),
+        E2E_OWN_TEST(what_runs_without_end_is_cancelled_when_the_service_stops),
         E2E_TEST(attnctl_weighs_sessions),
         E2E_TEST(a_session_has_time_by_its_weight),
     };
