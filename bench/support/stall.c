@@ -1,16 +1,16 @@
-/* stall.c - a closed loop of questions, and where the time of the longest answer went.
+/* stall.c - a closed loop of questions, and where the time of the longest answers went.
  *
  * The kernel counts for each thread how long it ran and how long it was ready to run and did not
  * (/proc/PID/schedstat). Both are read around each question, of the daemon's thread and of the one
  * that asks. So work of the daemon's, which is attnd's to bound, is told from waiting for a
- * processor. */
+ * processor: its own is what it ran, and no more than what is left of the answer's time when both
+ * had a processor. Of a service that is not this program's nothing is known. */
 #include "bench/support/stall.h"
 #include "bench/support/private_service.h"
 #include "ipc/wake.h"
 #include "schemas/timeslice.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -57,11 +57,6 @@ static struct times read_times(int file)
     return times;
 }
 
-static double since_ms(unsigned long long after, unsigned long long before)
-{
-    return after ? (double)(after - before) * 1e-6 : (double)NAN;
-}
-
 /* Return: how long the answer took, in nanoseconds. */
 static uint64_t ask(struct bench_suite *suite, struct attnd_session *session)
 {
@@ -72,32 +67,54 @@ static uint64_t ask(struct bench_suite *suite, struct attnd_session *session)
     return attnd_clock_ns() - asked_ns;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What both had and did, around one question. */
+struct moment {
+    struct times daemon, asker;
+};
+
+static void note(struct bench_stall *stall, const struct moment *before, const struct moment *after,
+                 uint64_t took_ns)
+{
+    const uint64_t worked_ns = after->daemon.ran - before->daemon.ran;
+    const uint64_t waited_ns = after->daemon.waited - before->daemon.waited;
+    const uint64_t asker_waited_ns = after->asker.waited - before->asker.waited;
+    const uint64_t left_ns = took_ns - least(took_ns, waited_ns + asker_waited_ns);
+    const double own_ms = (double)least(worked_ns, left_ns) * 1e-6;
+    const double took_ms = (double)took_ns * 1e-6;
+
+    stall->own_ms = own_ms > stall->own_ms ? own_ms : stall->own_ms;
+    if (took_ms <= stall->longest_ms)
+        return;
+    stall->longest_ms = took_ms;
+    stall->waited_ms = (double)waited_ns * 1e-6;
+    stall->asker_waited_ms = (double)asker_waited_ns * 1e-6;
+}
+
 struct bench_stall bench_stall_probe(struct bench_suite *suite, struct attnd_session *session)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    const int daemon_file = open_times(bench_private_pid()), own_file = open_times(getpid());
+    const int daemon = open_times(bench_private_pid()), asker = open_times(getpid());
     const uint64_t begin_ns = attnd_clock_ns();
-    struct bench_stall stall = {.worked_ms = NAN, .waited_ms = NAN, .asker_waited_ms = NAN};
-    uint64_t longest_ns = 0, over_ns = 0;
+    struct bench_stall stall = {0};
+    uint64_t over_ns = 0;
 
     while (attnd_clock_ns() - begin_ns < PROBE_NS && !suite->failed) {
-        const struct times daemon = read_times(daemon_file), own = read_times(own_file);
+        const struct moment before = {read_times(daemon), read_times(asker)};
         const uint64_t took_ns = ask(suite, session);
+        const struct moment after = {read_times(daemon), read_times(asker)};
+        note(&stall, &before, &after, took_ns);
         over_ns += took_ns > OVER_NS ? took_ns : 0;
-        if (took_ns > longest_ns) {
-            const struct times daemon_now = read_times(daemon_file), now = read_times(own_file);
-            longest_ns = took_ns;
-            stall.worked_ms = since_ms(daemon_now.ran, daemon.ran);
-            stall.waited_ms = since_ms(daemon_now.waited, daemon.waited);
-            stall.asker_waited_ms = since_ms(now.waited, own.waited);
-        }
         nanosleep(&pause, NULL);
     }
-    if (daemon_file >= 0)
-        close(daemon_file);
-    if (own_file >= 0)
-        close(own_file);
-    stall.longest_ms = (double)longest_ns * 1e-6;
+    if (daemon >= 0)
+        close(daemon);
+    if (asker >= 0)
+        close(asker);
     stall.share = (double)over_ns / (double)PROBE_NS;
     return stall;
 }

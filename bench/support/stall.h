@@ -9,9 +9,9 @@
 struct bench_stall {
     double longest_ms; /* from a question to its answer */
     double share;      /* of the time, in answers of more than 5 ms */
-    /* Of the longest: what the daemon's thread worked, what it waited for a processor, and what the
-     * one who asked waited for one. NAN: the kernel does not say. */
-    double worked_ms, waited_ms, asker_waited_ms;
+    double own_ms;     /* the longest that the daemon's thread worked before an answer */
+    /* Of the longest: what that thread waited for a processor, and what the one who asked did. */
+    double waited_ms, asker_waited_ms;
 };
 
 /** bench_brief_slices() - brief slices for the calling thread, from now on: what is measured is the
