@@ -206,7 +206,9 @@ uint64_t attnd_work_leave(struct attnd_works *works, struct attnd_account *befor
 
 int attnd_work_spent(const struct attnd_works *works)
 {
-    return works->piece_ns && attnd_clock_ns() - works->piece_ns >= ATTND_WORK_SPENT_NS;
+    const uint64_t part_ns = works->part_ns ? works->part_ns : ATTND_WORK_SPENT_NS;
+
+    return works->piece_ns && attnd_clock_ns() - works->piece_ns >= part_ns;
 }
 
 /* Return: CLOCK_MONOTONIC behind it. */
@@ -242,15 +244,15 @@ static int goes_before(const struct attnd_account *a, const struct attnd_account
     return a->virtual_ns < b->virtual_ns;
 }
 
-static struct attnd_account *pick(const struct attnd_works *works)
+static struct attnd_account *pick(struct attnd_works *works)
 {
     struct attnd_account *best = works->waiting;
+    uint64_t waiting = 0;
 
-    if (!best)
-        return NULL;
-    for (struct attnd_account *at = best->next; at; at = at->next)
+    for (struct attnd_account *at = best; at; at = at->next, waiting++)
         if (goes_before(at, best))
             best = at;
+    works->part_ns = waiting > 1 ? later(ATTND_WORK_SPENT_NS / waiting, ATTND_WORK_PART_NS) : 0;
     return best;
 }
 

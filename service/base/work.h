@@ -24,6 +24,8 @@
  * budget. All pieces of a turn of the loop together take one budget, and the piece that ends it. */
 #define ATTND_WORK_BUDGET_NS 200000u
 #define ATTND_WORK_SPENT_NS 150000u
+/* Where many wait, pieces are parts of that, so that a round of all takes no longer; at least: */
+#define ATTND_WORK_PART_NS 25000u
 #define ATTND_WORK_USERS_MAX 32u
 
 struct attnd_work;
@@ -55,6 +57,7 @@ struct attnd_works {
     struct attnd_account orphans;  /* what users left behind of whom nothing else is known */
     uint64_t floor_ns;             /* where users begin that come after a rest */
     uint64_t mark_ns;              /* up to here time is charged */
+    uint64_t part_ns;              /* of a piece, by how many wait; 0: all of it */
     uint64_t piece_ns;             /* when the piece began; 0: there is none */
     uint64_t begin_ns;             /* when the turn began */
     uint64_t at_once_ns;           /* since then, in pieces that nobody waited for */

@@ -135,6 +135,35 @@ static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(vo
     assert_int_equal(item[0].done, 101);
 }
 
+static int go_until_spent(struct attnd_work *work)
+{
+    struct item *it = (struct item *)(void *)work;
+
+    while (!attnd_work_spent(&works))
+        ;
+    it->done++;
+    return 1;
+}
+
+static uint64_t piece_ns_where_so_many_wait(uint32_t count)
+{
+    set_up(SESSIONS);
+    for (uint32_t i = 0; i < count; i++) {
+        item[i].work.go = go_until_spent;
+        queue(i);
+    }
+    turns(50);
+    return account[0].user->spent_ns / works.pieces;
+}
+
+static void pieces_are_shorter_where_many_wait(void **state)
+{
+    (void)state;
+    assert_true(piece_ns_where_so_many_wait(1) >= ATTND_WORK_SPENT_NS);
+    /* Others have this processor now and then. */
+    assert_true(piece_ns_where_so_many_wait(SESSIONS) < ATTND_WORK_SPENT_NS / 2);
+}
+
 static void a_turn_is_over_when_its_time_is(void **state)
 {
     (void)state;
@@ -269,6 +298,7 @@ int main(void)
         cmocka_unit_test(users_have_equal_time_however_many_sessions_they_have),
         cmocka_unit_test(one_that_comes_after_a_rest_is_next_and_is_not_repaid),
         cmocka_unit_test(one_that_is_new_does_not_go_before_those_that_were_served_at_once),
+        cmocka_unit_test(pieces_are_shorter_where_many_wait),
         cmocka_unit_test(a_turn_is_over_when_its_time_is),
         cmocka_unit_test(a_start_is_at_once_while_the_turn_has_time),
         cmocka_unit_test(what_one_starts_for_another_is_the_others),
