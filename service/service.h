@@ -137,6 +137,7 @@ struct attnd_service {
     int listen_fd;
     int refuses_descriptors; /* of peers that are no open session: Linux 6.16 */
     struct attnd_watch *listen_watch, *listen_timer;
+    struct attnd_watch *heap_timer; /* when the heap goes back, if nobody is there then */
     uint64_t start_ns;
     struct attnd_client *clients[ATTND_SESSIONS_MAX]; /* sessions: MAPPING, OPEN, DYING */
     struct attnd_client *visitors;                    /* HELLO: no session (yet) */

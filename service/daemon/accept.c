@@ -276,9 +276,8 @@ static void on_connection(void *context, uint32_t poll_events)
 {
     struct attnd_service *service = context;
     (void)poll_events;
-    /* A descriptor that is accepted must be closed again some time; by us only if nothing can be in
-     * it. */
-    if (!service->refuses_descriptors && attnd_discard_full(ATTND_DISCARD_STRANGERS)) {
+    /* A descriptor that is accepted must be closed again some time, and not by us. */
+    if (attnd_discard_full(ATTND_DISCARD_STRANGERS)) {
         pause_accepting(service);
         return;
     }

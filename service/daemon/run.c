@@ -45,6 +45,7 @@
 
 #define DRAIN_TIMEOUT_NS 6000000000u
 #define HEAP_BLOCK_BYTES_MAX (4 << 20)
+#define HEAP_KEPT_NS 1000000000u /* when the last one has gone */
 
 struct runner {
     int argc;
@@ -80,8 +81,10 @@ static void keep_heap(void)
 #endif
 }
 
-static void give_heap_back(const struct attnd_service *service)
+static void give_heap_back(void *context)
 {
+    const struct attnd_service *service = context;
+
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         if (service->clients[i])
             return;
@@ -98,7 +101,7 @@ static int sweep(void *context)
     int moved = attnd_sched_sweep(service);
     if (service->drained) {
         attnd_client_reap(service, 0);
-        give_heap_back(service);
+        attnd_loop_timer_set(service->loop, service->heap_timer, attnd_clock_ns() + HEAP_KEPT_NS);
     }
     return moved;
 }
@@ -297,9 +300,10 @@ static enum attnd_exit make_loop(struct runner *runner)
     if (attnd_loop_reason(service->loop)[0])
         attnd_log(ATTND_LOG_WARNING, "the loop is %s: %s", attnd_loop_name(service->loop),
                   attnd_loop_reason(service->loop));
+    service->heap_timer = attnd_loop_timer_new(service->loop, give_heap_back, service);
     runner->signal_watch =
         attnd_loop_watch_fd(service->loop, runner->signal_fd, POLLIN, on_signal, runner);
-    return runner->signal_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
+    return runner->signal_watch && service->heap_timer ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
 }
 
 static enum attnd_exit start_data(struct attnd_service *service)
@@ -457,6 +461,7 @@ static void stop(struct runner *runner)
         attnd_scrape_stop(runner->scrape);
         attnd_accept_stop(service);
         attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);
+        attnd_loop_unwatch(service->loop, service->heap_timer, NULL, NULL);
     }
     if (service->supervisor || service->queue) {
         attnd_data_stop(service, DRAIN_TIMEOUT_NS);

@@ -369,12 +369,9 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_work_user_done(&service->works, client->account.user);
-        /* A descriptor that was sent and not received is in it, and may be a file that closes
-         * slowly. */
-        if (client->may_send || !service->refuses_descriptors)
-            attnd_discard(attnd_client_discards(client), &client->socket, 1);
-        else
-            close(client->socket);
+        /* Hundreds of requests that were not received may be in it, and a descriptor that was sent
+         * with one may be a file that closes slowly. */
+        attnd_discard(attnd_client_discards(client), &client->socket, 1);
         if (client->pidfd >= 0)
             close(client->pidfd);
         client->closing =
