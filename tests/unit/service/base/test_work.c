@@ -131,8 +131,9 @@ static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(vo
     turns(1);
     item[0].left = 1;
     queue(0);
-    turns(2);
-    assert_int_equal(item[0].done, 101);
+    while (item[0].done == 100)
+        turns(1);
+    assert_true(item[1].done < 20); /* and does not make up for a hundred first */
 }
 
 static int go_until_spent(struct attnd_work *work)
@@ -183,11 +184,13 @@ static void a_turn_is_over_when_its_time_is(void **state)
 static void a_start_is_at_once_while_the_turn_has_time(void **state)
 {
     (void)state;
-    set_up(SESSIONS);
-    item[0].left = item[1].left = item[2].left = 1;
-    item[1].spin_ns = ATTND_WORK_BUDGET_NS + 1;
-    attnd_work_begin(&works);
-    attnd_work_start(&works, &account[0], &item[0].work);
+    do { /* others may have had this processor meanwhile */
+        set_up(SESSIONS);
+        item[0].left = item[1].left = item[2].left = 1;
+        item[1].spin_ns = ATTND_WORK_BUDGET_NS + 1;
+        attnd_work_begin(&works);
+        attnd_work_start(&works, &account[0], &item[0].work);
+    } while (!attnd_work_has_time(&works));
     attnd_work_start(&works, &account[1], &item[1].work);
     attnd_work_start(&works, &account[2], &item[2].work);
     assert_true(item[0].done == 1 && item[1].done == 1 && item[2].done == 0);
