@@ -104,12 +104,17 @@ static int idle(void *context)
     return is;
 }
 
-/* Endless runs on all lanes, under way. */
-static void be_greedy(const struct tenant *greedy, struct harness *harness)
+static void submit_endless(const struct tenant *greedy)
 {
     must_set(greedy, ENDLESS_PAGES, PAGE_TOKENS - 1);
     for (uint16_t lane = 0; lane < ATTND_LANES_MAX; lane++)
         submit_run(greedy, lane, 0);
+}
+
+/* Endless runs on all lanes, under way. */
+static void be_greedy(const struct tenant *greedy, struct harness *harness)
+{
+    submit_endless(greedy);
     harness_eventually(begun, harness, 5000, "an endless run is with the worker");
 }
 
@@ -380,7 +385,7 @@ static int run_endlessly(void *context)
     int answered = 0;
 
     tenant_open(&greedy, context, "greedy", PAGE_TOKENS, 1);
-    be_greedy(&greedy, context);
+    submit_endless(&greedy); /* the service stops when they are under way */
     while (!answered) {
         const struct attnd_completion done = tenant_wait(&greedy);
         answered = done.fault.code == -ATTND_E_CANCELLED;

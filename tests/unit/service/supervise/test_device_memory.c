@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -84,7 +85,8 @@ static void its_descriptor_is_closed_with_the_last_reference(void **state)
     int fd = device_rig.call.reply_fds[0];
     assert_true(fcntl(fd, F_GETFD) >= 0);
     attnd_memory_unbind(device_rig.client, handle);
-    assert_true(fcntl(fd, F_GETFD) < 0);
+    while (fcntl(fd, F_GETFD) >= 0) /* by the closer's thread */
+        (void)usleep(100);
 }
 
 static void without_a_device_it_is_refused_by_name(void **state)
