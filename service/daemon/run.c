@@ -433,8 +433,10 @@ static void end_clients(struct attnd_service *service)
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         if (service->clients[i])
             attnd_client_end(service->clients[i]);
-    while (service->visitors)
+    while (service->visitors) {
         attnd_client_end(service->visitors);
+        attnd_work_finish(&service->works); /* the end of one that has no turn any more */
+    }
     attnd_ticket_free_all(service);
 }
 

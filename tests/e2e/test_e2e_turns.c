@@ -10,12 +10,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -91,6 +94,59 @@ static void others_are_answered_while_millions_of_leases_are_given_back(void **s
         attnd__status__free_unpacked(status, NULL);
     }
     CHECK(seen > 0);
+    harness_stop(&harness);
+}
+
+static int two_have_all(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int all = status->n_sessions == 2 && status->sessions[0]->pages_leased == PAGES &&
+                    status->sessions[1]->pages_leased == PAGES;
+
+    attnd__status__free_unpacked(status, NULL);
+    return all;
+}
+
+static int connect_silently(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    CHECK(file >= 0 && connect(file, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    return file;
+}
+
+/* It is the harness that reaps it. */
+static int has_ended(void *context)
+{
+    siginfo_t info = {0};
+
+    (void)context;
+    CHECK_EQUAL(waitid(P_PID, (id_t)harness.daemon, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    return info.si_pid == harness.daemon;
+}
+
+/* Sessions have had the time of the turn when those who said nothing are ended. */
+static void a_service_stops_with_much_to_give_back_and_silent_visitors(void **state)
+{
+    static const char *const options[] = {"--daemon-memory-max", "2G", NULL};
+    pid_t clients[2];
+    int silent[4];
+
+    (void)state;
+    harness_start(&harness, options);
+    for (int i = 0; i < 2; i++)
+        clients[i] = harness_fork(lease_all, &harness);
+    harness_eventually(two_have_all, &harness, 60000, "all pages are leased");
+    for (int i = 0; i < 4; i++)
+        silent[i] = connect_silently(harness.socket);
+    CHECK_EQUAL(kill(harness.daemon, SIGTERM), 0);
+    harness_eventually(has_ended, NULL, 20000, "the service has ended");
+    for (int i = 0; i < 4; i++)
+        close(silent[i]);
+    for (int i = 0; i < 2; i++)
+        harness_kill(clients[i]);
     harness_stop(&harness);
 }
 
@@ -316,6 +372,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(others_are_answered_while_millions_of_leases_are_given_back),
+        E2E_OWN_TEST(a_service_stops_with_much_to_give_back_and_silent_visitors),
         E2E_OWN_TEST(all_memories_of_a_client_that_dies_are_closed),
         E2E_OWN_TEST(one_that_many_wait_for_is_woken_by_a_thread_and_still_woken),
         E2E_OWN_TEST(the_thread_that_wakes_a_client_ends_with_it),
