@@ -398,6 +398,8 @@ class BatchAttention(OnStream):
         layer = self.pool.layer_of(kv_cache)
         if lse is not None and isinstance(lse, (bool, numpy.bool_)):
             lse = True if lse else None
+        if stream is not None and self.pool.device != "cuda":
+            raise ValueError(f"stream is {stream}; the pool is on the host")
         with self._one:
             if self.pool.device == "cuda":
                 return self._run_on_stream(layer, q, out, lse, stream)

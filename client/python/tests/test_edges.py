@@ -81,6 +81,10 @@ class ArgumentsTest(ReportedTest):
         self.attention.run(q, 0, apart)
         self.close_to(apart[:1], self.wanted(q[:1], [5, 9], 12))
 
+    def test_a_stream_is_of_a_gpu(self):
+        self.plan()
+        self.refused("stream", lambda: self.attention.run(self.q(3), 0, stream=5), ValueError)
+
     def test_k_and_v_of_a_pool_are_of_one_type(self):
         k, v = (self.session.empty((4, SIZE, 1, DIM), x) for x in ("float16", "bfloat16"))
         make = attnd.PagePool.from_tensors
