@@ -43,6 +43,7 @@ class Engine:
         self.torch = self.model = self.held = self.flashinfer = None
         self.steps = {}  # role -> Step
         self.graphs = {}  # (role, way) -> graph
+        self.appends = set()  # (role, way) whose attention also rotates
         self.kept = []  # workspaces that graphs read
         self.attnd = None
         self.context = ctypes.c_void_p()
@@ -148,6 +149,8 @@ class Engine:
         self.torch.cuda.synchronize()
         self.check_lane()
         self.enter(f"{way}: verifying")
+        if (role, way) in self.appends:
+            step.appended()
         return reference.verify(self.torch, step.batch, step.buffers, seed)
 
     def check_lane(self):
@@ -169,9 +172,13 @@ class Engine:
         for role in roles:
             step = self.steps[playing(role)]
             self.enter("attnd: planning and capturing")
-            attention = self.attnd.attention(step.batch, step.buffers, command["announces"])
+            attention = self.attnd.attention(
+                step.batch, step.buffers, command["announces"], command["fuses"]
+            )
             if role != IDLE:
                 self.graphs[role, "attnd"] = step.capture(attention)
+                if attention.appends:
+                    self.appends.add((role, "attnd"))
                 found = self.verify(role, "attnd", command["seed"])
                 answer["verified"][f"{role} attnd"] = found
         self.enter("connected")

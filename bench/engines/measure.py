@@ -98,7 +98,8 @@ class Bench:
         commands = {
             number: {
                 "do": "connect", "roles": list(played), "socket": self.daemon.socket_path,
-                "announces": self.options.announce, "seed": self.options.seed,
+                "announces": self.options.announce, "fuses": not self.options.separate,
+                "seed": self.options.seed,
             }
             for number, played in roles.items()
         }  # fmt: skip

@@ -92,6 +92,9 @@ def add_what(add):
         help=f"{', '.join(map(str, PAGE_SIZES))} (default: {PAGE_SIZE})")  # fmt: skip
     add("--announce", action="store_true",
         help="engines announce runs of few rows in front of the QKV product")  # fmt: skip
+    add("--separate", action="store_true",
+        help="attnd's engines rotate and update the cache in front of attention, as FlashInfer's "
+        "do, and not in its launch")  # fmt: skip
 
 
 def add_how(add):
@@ -135,6 +138,7 @@ def parsed(arguments, description, *parts):
 def options_of(arguments, description):
     parser, options = parsed(arguments, description, add_service, add_what, add_how, add_output)
     take_cases(options, parser)
+    options.separate |= options.execute == "service"  # rings only
     options.residency = options.residency or ["auto"]
     options.no_mps_residency = options.no_mps_residency or ["auto"]
     if options.grid and any(map(stays, options.residency + options.no_mps_residency)):
