@@ -50,9 +50,9 @@ struct engine_lane {
     uint64_t set_version; /* of the last refresh in a stream */
     uint64_t told_ns;     /* when that was */
     uint32_t advance_version;
-    uint64_t capture;     /* the last one that has a refresh */
-    uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
-    uint32_t first_rows;  /* as in struct attnd_engine_launch */
+    uint64_t capture;      /* the last one that has a refresh */
+    uint64_t cut_version;  /* of the set whose lengths are cut on the device; 0: none */
+    uint32_t first_rows;   /* as in struct attnd_engine_launch */
     uint64_t most_version; /* of the set whose entries `most_rows` is of, or of a cut */
     uint32_t most_rows;    /* of an entry, packed */
     uint32_t rows;         /* of the batch; of a cut, at most */
@@ -89,9 +89,9 @@ struct engine_kernel {
     CUmodule module;
     CUfunction function;
     uint32_t shared_bytes;
-    uint32_t early;  /* 1: it may begin while what is in front of it ends */
+    uint32_t early;       /* 1: it may begin while what is in front of it ends */
     uint32_t decode_rows; /* as in struct attnd_kernel_facts */
-    uint32_t number; /* its own: a varied one may stand in for a plain one */
+    uint32_t number;      /* its own: a varied one may stand in for a plain one */
 };
 
 struct attnd_engine {
@@ -204,8 +204,8 @@ int attnd_engine_fuse(struct attnd_engine *engine, const struct engine_run *run,
 
 /* ---- engine_run.c ---- */
 
-/** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself; with @args, which
- * may be NULL, attnd_cuda_run_fused_on_stream(). */
+/** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself; with @args,
+ * which may be NULL, attnd_cuda_run_fused_on_stream(). */
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
                      const struct attnd_cuda_fused_args *args, CUstream stream);
 /** attnd_engine_unprepare() - waits for the lane's launches outside of captures, and clears the

@@ -155,10 +155,11 @@ static int place(struct attnd_engine *engine, struct engine_lane *at, const stru
     cut->parts_at = line(cut->merges_at + bounds->blocks * sizeof(struct attnd_merge));
     cut->lengths_at =
         line(cut->parts_at + (ATTND_CUT_REFUSED_PARTS + 2 * bounds->added) * sizeof(uint32_t));
-    int rc = attnd_engine_grow(engine, &at->cut,
-                  line(cut->lengths_at + (uint64_t)cut->shape.requests * sizeof(int32_t)));
+    int rc = attnd_engine_grow(
+        engine, &at->cut, line(cut->lengths_at + (uint64_t)cut->shape.requests * sizeof(int32_t)));
     if (rc == 0)
-        rc = attnd_engine_grow(engine, &at->arrivals, bounds->blocks * head->heads_kv * sizeof(uint32_t));
+        rc = attnd_engine_grow(engine, &at->arrivals,
+                               bounds->blocks * head->heads_kv * sizeof(uint32_t));
     if (rc == 0)
         rc = attnd_engine_scratch(engine, at->lane, states_bytes + outputs_bytes);
     if (rc < 0)

@@ -1,8 +1,8 @@
 /*
  * engine_fused.c - runs that also rotate q and k and store k and v.
  *
- * A batch that is all of decode needs no more than its launch: the worker kernel's loaders do so for
- * each item in front of attention. Else a kernel does it for all rows at once, in front of the
+ * A batch that is all of decode needs no more than its launch: the worker kernel's loaders do so
+ * for each item in front of attention. Else a kernel does it for all rows at once, in front of the
  * launch. It leaves rotated q in memory of the lane's, where the launch then reads it.
  */
 #include "client/cuda/engine.h"
@@ -68,9 +68,9 @@ static int check_args(const struct attnd_cuda_fused_args *args, const struct eng
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_POSITION_ENCODING, 0, 0, 0);
     if (args->rows < at->rows)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_ROWS, 0, args->rows, at->rows);
-    if (args->cos_sin && (args->rotary_dim == 0 || args->rotary_dim % 16 ||
-                          args->rotary_dim > head->dim_qk || args->table_rows == 0 ||
-                          args->table_rows > INT32_MAX))
+    if (args->cos_sin &&
+        (args->rotary_dim == 0 || args->rotary_dim % 16 || args->rotary_dim > head->dim_qk ||
+         args->table_rows == 0 || args->table_rows > INT32_MAX))
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_ROPE_DIM, 0, args->rotary_dim,
                                  head->dim_qk);
     return 0;
@@ -86,8 +86,8 @@ static int check_plan(const struct engine_run *run, const struct attnd_plan_head
         return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_POSITION_ENCODING, 0, 0, 0);
     if (head->q_pitch.row % 8 || head->q_pitch.head % 8 || head->q_pitch.row < 0 ||
         head->q_pitch.head < 0 || head->q_pitch.row > UINT32_MAX)
-        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_STRIDE, ATTND_F_Q,
-                                 head->q_pitch.row, 8);
+        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_STRIDE, ATTND_F_Q, head->q_pitch.row,
+                                 8);
     return 0;
 }
 

@@ -192,8 +192,8 @@ static void expect_refused(const struct fused *fused, const struct attnd_cuda_fu
 {
     struct attnd_fault fault;
 
-    CHECK_ERROR(attnd_cuda_run_fused_on_stream(fused->session, FUSED_LANE, fused->prepared[0],
-                                               args, fused->stream),
+    CHECK_ERROR(attnd_cuda_run_fused_on_stream(fused->session, FUSED_LANE, fused->prepared[0], args,
+                                               fused->stream),
                 error);
     attnd_last_fault(&fault);
     CHECK_EQUAL(fault.field, field);

@@ -19,7 +19,7 @@ constexpr uint32_t fused_unit = 8; /* elements that a thread moves at a time */
 /* Rows of an item, or of a block of rows: query rows first, then those of K, then those of V. */
 struct FusedRows {
     attnd_entry entry;
-    int32_t begins;   /* the key that the request's first row is */
+    int32_t begins; /* the key that the request's first row is */
     uint32_t kv_head;
     uint32_t q_begin, q_count;   /* the first row of the batch, and packed rows */
     uint32_t kv_begin, kv_count; /* rows of the batch */
@@ -176,7 +176,7 @@ __device__ __forceinline__ FusedColumns fused_columns(const attnd_engine_fused &
 
 /* A unit of @row, rotated by @angles, a row of the table. */
 template <typename T>
-__device__ __forceinline__ FusedUnit fused_load(const attnd_engine_fused &args, const T *row,
+__device__ __forceinline__ FusedUnit fused_take(const attnd_engine_fused &args, const T *row,
                                                 const FusedColumns &at, const float *angles)
 {
     FusedUnit unit = {__ldcg(reinterpret_cast<const uint2 *>(row + at.a)),
@@ -192,61 +192,84 @@ __device__ __forceinline__ FusedUnit fused_load(const attnd_engine_fused &args, 
     return args.interleaved ? fused_beside(unit) : unit;
 }
 
-/* Unit @u of row @r of @rows. @tables: where @narrow, K and V are of fp8. Return: false where a row,
- * a place or a position is out of range. */
+/* Row @r of rows: which it is, of what, and where it comes from. */
+struct FusedRow {
+    bool of_q, of_v;
+    uint32_t row, head; /* of the batch; a head of q, or of K and V */
+    int32_t key;        /* of its request */
+    uint64_t from;
+};
+
+__device__ __forceinline__ FusedRow fused_row(const attnd_engine_fused &args, const ActiveRun *run,
+                                              const FusedRows &rows, uint32_t r)
+{
+    const attnd_plan_head &plan = run->plan;
+    FusedRow of = {r < rows.q_count, false, 0, rows.kv_head, 0, 0};
+    of.of_v = !of.of_q && r - rows.q_count >= rows.kv_count;
+    of.row = rows.kv_begin + r - rows.q_count - (of.of_v ? rows.kv_count : 0);
+    uint64_t from = of.of_v ? args.v : args.k;
+    uint32_t row_pitch = of.of_v ? args.v_row : args.k_row;
+    uint32_t head_pitch = of.of_v ? args.v_head : args.k_head;
+    if (of.of_q) {
+        const Divided at = divided(r, plan.group, run->group_reciprocal);
+        of.row = rows.q_begin + at.quotient;
+        of.head = rows.kv_head * plan.group + at.rest;
+        from = uint64_t(run->q);
+        row_pitch = uint32_t(plan.q_pitch.row);
+        head_pitch = uint32_t(plan.q_pitch.head);
+    }
+    of.key = rows.begins + int32_t(of.row - rows.entry.row_begin);
+    of.from = from + 2 * (uint64_t(of.row) * row_pitch + of.head * head_pitch);
+    return of;
+}
+
+/* A unit of a row of K or V to its place. */
+template <typename T, bool narrow>
+__device__ __forceinline__ void fused_keep(const ActiveRun *run, const RunTables *tables,
+                                           const FusedRow &of, FusedPlace place,
+                                           const FusedColumns &at, const FusedUnit &unit)
+{
+    const attnd_heap_plane &plane = of.of_v ? run->v_plane : run->k_plane;
+    char *to = (of.of_v ? run->v_base : run->k_base) +
+               (place.page * plane.stride_page + place.token * plane.stride_token +
+                of.head * plane.stride_head) *
+                   (narrow ? 1 : 2);
+    const float by = narrow ? kv_reciprocal(*tables, run->plan, of.head, of.of_v) : 1.0f;
+    fused_store<T, narrow>(run, to, at.a, unit.a, by);
+    fused_store<T, narrow>(run, to, at.b, unit.b, by);
+}
+
+/* Unit @u of row @r of @rows. @tables: where @narrow, K and V are of fp8. Return: false where a
+ * row, a place or a position is out of range. */
 template <typename T, bool narrow>
 __device__ __forceinline__ bool fused_move(const attnd_engine_fused &args, const ActiveRun *run,
                                            const RunTables *tables, const FusedRows &rows,
                                            uint32_t r, uint32_t u)
 {
     __builtin_assume(__isShared(run));
-    const attnd_plan_head &plan = run->plan;
-    const bool of_q = r < rows.q_count, of_v = !of_q && r - rows.q_count >= rows.kv_count;
-    if (u * fused_unit >= (of_v ? plan.dim_vo : plan.dim_qk))
+    const FusedRow of = fused_row(args, run, rows, r);
+    if (u * fused_unit >= (of.of_v ? run->plan.dim_vo : run->plan.dim_qk))
         return true;
-    uint32_t head = rows.kv_head;
-    uint32_t row = rows.kv_begin + r - rows.q_count - (of_v ? rows.kv_count : 0);
-    uint64_t from = of_v ? args.v : args.k;
-    uint32_t row_pitch = of_v ? args.v_row : args.k_row;
-    uint32_t head_pitch = of_v ? args.v_head : args.k_head;
-    if (of_q) {
-        const Divided at = divided(r, plan.group, run->group_reciprocal);
-        row = rows.q_begin + at.quotient;
-        head = head * plan.group + at.rest;
-        from = uint64_t(run->q);
-        row_pitch = uint32_t(plan.q_pitch.row);
-        head_pitch = uint32_t(plan.q_pitch.head);
-    }
-    if (row >= args.rows)
+    if (of.row >= args.rows)
         return false;
     bool good = true;
-    const int32_t key = rows.begins + int32_t(row - rows.entry.row_begin);
     FusedAsked asked = {0, 0};
-    if (!of_q)
-        asked = fused_ask(args, run, rows.entry, row, key);
-    const FusedColumns at = fused_columns(args, of_v, u);
+    if (!of.of_q)
+        asked = fused_ask(args, run, rows.entry, of.row, of.key);
+    const FusedColumns at = fused_columns(args, of.of_v, u);
     const float *angles = nullptr;
     if (at.turns)
-        angles = fused_row_angles(args, row, key, &good) + u * 4;
-    from += 2 * (uint64_t(row) * row_pitch + head * head_pitch);
-    const FusedUnit unit = fused_load(args, reinterpret_cast<const T *>(from), at, angles);
-    if (of_q) {
-        char *to = rows.turned + 2 * rows.turned_at(r, row, head, plan.dim_qk);
+        angles = fused_row_angles(args, of.row, of.key, &good) + u * 4;
+    const FusedUnit unit = fused_take(args, reinterpret_cast<const T *>(of.from), at, angles);
+    if (of.of_q) {
+        char *to = rows.turned + 2 * rows.turned_at(r, of.row, of.head, run->plan.dim_qk);
         fused_store<T, false>(run, to, at.a, unit.a, 1.0f);
         fused_store<T, false>(run, to, at.b, unit.b, 1.0f);
         return good;
     }
     const FusedPlace place = fused_place(args, run, asked, &good);
-    if (place.page != ATTND_NONE) {
-        const attnd_heap_plane &plane = of_v ? run->v_plane : run->k_plane;
-        char *to = (of_v ? run->v_base : run->k_base) +
-                   (place.page * plane.stride_page + place.token * plane.stride_token +
-                    head * plane.stride_head) *
-                       (narrow ? 1 : 2);
-        const float by = narrow ? kv_reciprocal(*tables, plan, head, of_v) : 1.0f;
-        fused_store<T, narrow>(run, to, at.a, unit.a, by);
-        fused_store<T, narrow>(run, to, at.b, unit.b, by);
-    }
+    if (place.page != ATTND_NONE)
+        fused_keep<T, narrow>(run, tables, of, place, at, unit);
     return good;
 }
 

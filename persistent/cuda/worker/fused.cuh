@@ -1,7 +1,7 @@
 /*
- * fused.cuh - what loader warps of a launch do where the engine asks for more than attention: before
- * an item of decode is given to the consumers, they rotate its rows of q and store the new keys and
- * values that it reads. The loops then find all of it where they would find it otherwise.
+ * fused.cuh - what loader warps of a launch do where the engine asks for more than attention:
+ * before an item of decode is given to the consumers, they rotate its rows of q and store the new
+ * keys and values that it reads. The loops then find all of it where they would find it otherwise.
  *
  * The fetch warp says that it has filled a slot by a named barrier, and the slot is full when the
  * loader warps say so, too. Of the first item they know enough before its slot is filled.
@@ -24,6 +24,12 @@ __device__ __forceinline__ char *fused_turned_rows(const attnd_engine_fused &arg
 {
     return reinterpret_cast<char *>(args.turned) +
            (worker * work_slots + number % work_slots) * uint64_t(ATTND_FUSED_ITEM_BYTES);
+}
+
+/* The run: a launch has one, and its copy is the first that the fetch warp makes. */
+__device__ __forceinline__ const ActiveRun *fused_run()
+{
+    return reinterpret_cast<const ActiveRun *>(cta_work()->run_copy[1]);
 }
 
 /* Rows of q of an item, and the new keys among those that it reads. */
@@ -69,7 +75,7 @@ __device__ __forceinline__ bool fused_rows_move(const attnd_engine_fused &args,
 template <int D> __device__ __forceinline__ bool fused_first_known(uint32_t worker)
 {
     const WorkSlots *work = cta_work();
-    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(work->run_copy[1]);
+    const ActiveRun *run = fused_run();
     const EngineFirst *first = reinterpret_cast<const EngineFirst *>(engine_brought<D>()->first);
     return worker < work->launched.items && !run->plan.compute_tiles &&
            first->tile.row_count * run->plan.group <= decode_rows<D>;
@@ -83,9 +89,8 @@ __device__ __forceinline__ void fused_give(const attnd_engine_fused &args, WorkS
     const uint32_t r = threadIdx.x - 32;
     if (slot->path == path_decode) {
         Item &item = slot->item;
-        __builtin_assume(__isShared(item.run));
         if (args.cos_sin && r < item.packed_rows)
-            item.q[r] = turned + r * (item.run->plan.dim_qk * 2);
+            item.q[r] = turned + r * (fused_run()->plan.dim_qk * 2);
         if (!good)
             item.failed = ATTND_E_RANGE;
     } else if (slot->path != path_leave) { /* of a plan that was set since it was captured */
@@ -112,8 +117,7 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
     char *turned = fused_turned_rows<D>(args, worker, number);
     bool good = true;
     if (early || slot->path == path_decode) {
-        const ActiveRun *run = early ? reinterpret_cast<const ActiveRun *>(work->run_copy[1])
-                                     : slot->item.run;
+        const ActiveRun *run = fused_run();
         FusedRows rows = fused_rows_of(args, run, early ? first->tile : slot->item.tile,
                                        early ? first->kv_len : slot->item.kv_len,
                                        early ? first->kv_head : slot->item.kv_head);
@@ -124,6 +128,20 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
         fused_sync(number);
     fused_give<D>(args, slot, turned, good);
     barrier_arrive_warp(&work->full[number % work_slots]);
+}
+
+/* In place of what loader warps do elsewhere: there are no items of many rows. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void fused_load(const attnd_engine_fused &args, uint32_t worker)
+{
+    WorkSlots *work = cta_work();
+    for (uint32_t number = 0;; number++) {
+        if (number >= first_item<D>)
+            fused_item<T, D, Policy>(args, worker, number);
+        if (work_wait(work, number)->path == path_leave)
+            return;
+        work_leave(work, number);
+    }
 }
 
 } // namespace attnd

@@ -264,8 +264,7 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
 }
 
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void load(PrefillBarriers<D> *bars, const attnd_engine_fused &fused,
-                                     uint32_t worker)
+__device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
     WorkSlots *work = cta_work();
     Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
@@ -273,8 +272,6 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars, const attnd_engin
         Widen<T, D, Policy>::begin();
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
-        if (fuses<D> && fused.k && number >= first_item<D>)
-            fused_item<T, D, Policy>(fused, worker, number);
         const WorkSlot *slot = work_wait(work, number);
         const Path path = slot->path;
         if (path == path_leave)
@@ -378,7 +375,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
         if (warp == 0 || warms_up) {
-            FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>, &fused};
+            FetchWarp fetch = {resident, work, worker, variant,       gang,
+                               0,        0,    0,      first_item<D>, &fused};
             if (!warms_up && !launch.plan)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
@@ -393,7 +391,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         } else if constexpr (D == latent_dim) {
             load_latents(&bars);
         } else {
-            load<T, D, Policy>(&bars, fused, worker);
+            if (fuses<D> && fused.k)
+                fused_load<T, D, Policy>(fused, worker);
+            else
+                load<T, D, Policy>(&bars);
         }
     }
 }

@@ -198,21 +198,20 @@ struct attnd_cuda_fused_args fused_args(const struct fused *fused)
     const uint32_t row = (uint32_t)row_elements(fused);
     const CUdeviceptr k = fused->memory + (uint64_t)heads_q(fused) * shape->dim * 2;
 
-    return (struct attnd_cuda_fused_args){
-        .size = sizeof(struct attnd_cuda_fused_args),
-        .rows = fused->rows,
-        .k = k,
-        .v = k + (uint64_t)shape->heads_kv * shape->dim * 2,
-        .k_row_stride = row,
-        .k_head_stride = shape->dim,
-        .v_row_stride = row,
-        .v_head_stride = shape->dim,
-        .cos_sin = shape->rotary_dim ? fused->cos_sin : 0,
-        .positions = shape->names ? fused->positions : 0,
-        .slots = shape->names ? fused->slots : 0,
-        .table_rows = shape->keys,
-        .rotary_dim = shape->rotary_dim,
-        .interleaved = shape->interleaved};
+    return (struct attnd_cuda_fused_args){.size = sizeof(struct attnd_cuda_fused_args),
+                                          .rows = fused->rows,
+                                          .k = k,
+                                          .v = k + (uint64_t)shape->heads_kv * shape->dim * 2,
+                                          .k_row_stride = row,
+                                          .k_head_stride = shape->dim,
+                                          .v_row_stride = row,
+                                          .v_head_stride = shape->dim,
+                                          .cos_sin = shape->rotary_dim ? fused->cos_sin : 0,
+                                          .positions = shape->names ? fused->positions : 0,
+                                          .slots = shape->names ? fused->slots : 0,
+                                          .table_rows = shape->keys,
+                                          .rotary_dim = shape->rotary_dim,
+                                          .interleaved = shape->interleaved};
 }
 
 static void launch_fused(const struct fused *fused)
@@ -266,9 +265,9 @@ static void make_arrays(struct fused *fused)
     }
     to_device(fused->table, fused->host_table, (uint64_t)fused->pages * 4);
     for (uint32_t r = 0; r < shape->requests; r++)
-        fused->host_qo[r + 1] =
-            fused->host_qo[r] +
-            (int32_t)(shape->rows_each ? shape->rows_each : r == 0 ? shape->prompt : 1);
+        fused->host_qo[r + 1] = fused->host_qo[r] + (int32_t)(shape->rows_each ? shape->rows_each
+                                                              : r == 0         ? shape->prompt
+                                                                               : 1);
 }
 
 void fused_open(struct fused *fused, const char *socket_path, const struct fused_shape *shape)
@@ -280,14 +279,14 @@ void fused_open(struct fused *fused, const char *socket_path, const struct fused
     uint32_t memory;
 
     *fused = (struct fused){.shape = *shape};
-    fused->rows = shape->rows_each ? shape->requests * shape->rows_each
-                                   : shape->requests - 1 + shape->prompt;
+    fused->rows =
+        shape->rows_each ? shape->requests * shape->rows_each : shape->requests - 1 + shape->prompt;
     fused->stride = (shape->keys + shape->page_size - 1) / shape->page_size;
     fused->pages = fused->stride * shape->requests;
     CHECK_OK(attnd_open(&args, &fused->session));
     CHECK_CUDA(cuStreamCreate(&fused->stream, CU_STREAM_NON_BLOCKING));
-    CHECK_OK(attnd_memory_create_device(fused->session,
-                                        planes_at(fused) + 2 * plane_bytes(fused), &memory));
+    CHECK_OK(attnd_memory_create_device(fused->session, planes_at(fused) + 2 * plane_bytes(fused),
+                                        &memory));
     CHECK_OK(attnd_cuda_map(fused->session, memory, &fused->memory));
     make_arrays(fused);
     make_pool(fused, memory);
@@ -299,9 +298,9 @@ void fused_open(struct fused *fused, const char *socket_path, const struct fused
 
 void fused_close(struct fused *fused)
 {
-    void *const memories[] = {fused->qkv,          fused->turned,         fused->planes,
-                              fused->poisoned,     fused->host_cos_sin,   fused->host_positions,
-                              fused->host_slots,   fused->host_lengths,   fused->host_table,
+    void *const memories[] = {fused->qkv,        fused->turned,       fused->planes,
+                              fused->poisoned,   fused->host_cos_sin, fused->host_positions,
+                              fused->host_slots, fused->host_lengths, fused->host_table,
                               fused->host_qo};
 
     CHECK_OK(attnd_cuda_lane_error(fused->session, FUSED_LANE));
@@ -369,8 +368,8 @@ static void store(struct fused *fused, const uint16_t *row, uint32_t of_v, uint3
                   uint32_t head)
 {
     const struct fused_shape *shape = &fused->shape;
-    const uint64_t at = of_v * plane_elements(fused) +
-                        ((uint64_t)slot * shape->heads_kv + head) * shape->dim;
+    const uint64_t at =
+        of_v * plane_elements(fused) + ((uint64_t)slot * shape->heads_kv + head) * shape->dim;
     const float scale = of_v ? shape->v_scale : shape->k_scale;
     const float by = 1.0f / (scale != 0 ? scale : 1.0f);
 
@@ -387,8 +386,7 @@ static void store(struct fused *fused, const uint16_t *row, uint32_t of_v, uint3
 }
 
 /* Row @row, which is key @key of request @request. */
-static void expect_row(struct fused *fused, uint32_t request, uint32_t row, int32_t key,
-                       int stores)
+static void expect_row(struct fused *fused, uint32_t request, uint32_t row, int32_t key, int stores)
 {
     const struct fused_shape *shape = &fused->shape;
     uint16_t *turned = fused->turned + row * row_elements(fused);
@@ -399,10 +397,9 @@ static void expect_row(struct fused *fused, uint32_t request, uint32_t row, int3
         turn(fused, turned + (uint64_t)head * shape->dim, position);
     if (!stores)
         return;
-    const int32_t page = fused->host_table[request * fused->stride +
-                                           (uint32_t)key / shape->page_size];
-    const uint32_t slot =
-        (uint32_t)page * shape->page_size + (uint32_t)key % shape->page_size;
+    const int32_t page =
+        fused->host_table[request * fused->stride + (uint32_t)key / shape->page_size];
+    const uint32_t slot = (uint32_t)page * shape->page_size + (uint32_t)key % shape->page_size;
     if (shape->names && fused->host_slots[row] == -1)
         return;
     fused->host_slots[row] = (int32_t)slot;
@@ -451,9 +448,8 @@ void fused_draw(struct fused *fused, struct prng *prng)
 
 static void advance(const struct fused *fused)
 {
-    const struct attnd_advance advance = {.size = sizeof(advance),
-                                          .entries = fused->shape.requests,
-                                          .kv_len = fused->host_lengths};
+    const struct attnd_advance advance = {
+        .size = sizeof(advance), .entries = fused->shape.requests, .kv_len = fused->host_lengths};
     const struct attnd_op op = {.lane = FUSED_LANE};
 
     if (fused->shape.on_device)
@@ -472,8 +468,7 @@ static void bring(const struct fused *fused)
     to_device(fused->positions + fused->rows * 4, fused->host_qo, (shape->requests + 1) * 4);
     to_device(fused->slots, fused->host_slots, fused->rows * 4);
     to_device(fused->lengths, fused->host_lengths, shape->requests * 4);
-    CHECK_CUDA(cuMemsetD8(fused->memory + o_at(fused, 0), POISON,
-                          o_at(fused, 2) - o_at(fused, 0)));
+    CHECK_CUDA(cuMemsetD8(fused->memory + o_at(fused, 0), POISON, o_at(fused, 2) - o_at(fused, 0)));
     advance(fused);
 }
 
@@ -513,11 +508,10 @@ void fused_right(struct fused *fused)
     attend(fused, 1, fused->planes);
     attend(fused, 0, fused->poisoned);
     CHECK_CUDA(cuMemcpyDtoH(found, fused->memory, rows + bytes));
-    CHECK_EQUAL(difference(found, (const uint8_t *)fused->qkv, qkv_bytes(fused)),
-                qkv_bytes(fused));
+    CHECK_EQUAL(difference(found, (const uint8_t *)fused->qkv, qkv_bytes(fused)), qkv_bytes(fused));
     CHECK_EQUAL(difference(found + rows, fused->planes, bytes), bytes);
-    CHECK_EQUAL(difference(found + o_at(fused, 0), found + o_at(fused, 1),
-                           o_at(fused, 1) - o_at(fused, 0)),
-                o_at(fused, 1) - o_at(fused, 0));
+    CHECK_EQUAL(
+        difference(found + o_at(fused, 0), found + o_at(fused, 1), o_at(fused, 1) - o_at(fused, 0)),
+        o_at(fused, 1) - o_at(fused, 0));
     free(found);
 }

@@ -18,13 +18,13 @@ struct fused_shape {
     uint32_t requests;
     uint32_t rows_each; /* 0: one of each request, but of the first one `prompt` */
     uint32_t prompt;
-    uint32_t keys; /* of a request, at most */
+    uint32_t keys;       /* of a request, at most */
     uint32_t rotary_dim; /* 0: nothing is rotated */
     uint32_t interleaved;
-    uint32_t window;    /* keys that a row sees; 0: all before it */
+    uint32_t window;        /* keys that a row sees; 0: all before it */
     float k_scale, v_scale; /* 0: none */
-    uint32_t names;     /* 1: slots and positions are given, some slots -1 */
-    uint32_t on_device; /* 1: lengths are planned there; else set, and advanced */
+    uint32_t names;         /* 1: slots and positions are given, some slots -1 */
+    uint32_t on_device;     /* 1: lengths are planned there; else set, and advanced */
     uint32_t in_graph;
 };
 
@@ -33,7 +33,7 @@ struct fused {
     struct attnd_session *session;
     CUstream stream;
     CUgraphExec graph;
-    uint32_t rows, stride, pages; /* of the batch; pages of a request; of the pool */
+    uint32_t rows, stride, pages;     /* of the batch; pages of a request; of the pool */
     uint32_t pool, plan, prepared[2]; /* of qkv as it comes; of what the host has rotated */
     CUdeviceptr memory, cos_sin, positions, slots, lengths, table;
     uint16_t *qkv, *turned;
