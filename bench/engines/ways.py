@@ -125,6 +125,10 @@ class AttndAttention:
     def __init__(self, attention, batch, buffers, announces, fuses):
         self.attention, self.buffers, self.announces = attention, buffers, announces
         self.appends = fuses
+        # Those of decodes follow from lengths without another trip to memory.
+        self.places = {"positions": buffers.positions, "slots": buffers.slots}
+        if all(rows == 1 for rows in batch.rows):
+            self.places = {}
         self.rows = sum(batch.rows)
         attention.plan(
             *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
@@ -144,7 +148,8 @@ class AttndAttention:
         q, o, new = self.buffers.q[layer], self.buffers.o[layer], self.buffers
         if self.appends:
             self.attention.run_fused(
-                q, layer, o, k=new.new_k[layer], v=new.new_v[layer], cos_sin=new.cos_sin
+                q, layer, o, k=new.new_k[layer], v=new.new_v[layer], cos_sin=new.cos_sin,
+                **self.places,
             )  # fmt: skip
         else:
             self.attention.run(q, layer, o)

@@ -183,11 +183,12 @@ struct attnd_cuda_fused_args {
  * of the two it is: after a set whose batch is not all of decode a graph of one launch ends with
  * -ATTND_E_UNSUPPORTED.
  *
- * Rows that belong to no request with keys are not stored. A slot that is given must be that of the
- * row's place in the plan, or -1: attention reads the plan's pages. Whose pages are written is the
- * engine's matter, as if its own kernel did so: they must be leased and shared with nobody. A
- * position that is not in the table, or a slot that is not in the pool, is caught
- * (attnd_cuda_lane_error(): -ATTND_E_RANGE), and the rows of its items are not to be used.
+ * A slot that is given must be that of the row's place in the plan, or -1: attention reads the
+ * plan's pages. Rows that belong to no request with keys want -1; without slots they are not
+ * stored. Whose pages are written is the engine's matter, as if its own kernel did so: they must be
+ * leased, and shared with nobody. A position that is not in the table, or a slot that is not in the
+ * pool, is caught (attnd_cuda_lane_error(): -ATTND_E_RANGE), and the rows of its items are not to
+ * be used.
  * The first call of a lane allocates memory on the GPU, which blocks.
  * Threads: as attnd_cuda_run_on_stream(). Return: 0: it is in the stream; -ATTND_E_UNSUPPORTED,
  * field executor: the service executes the session's runs; field levels: the batch has more than

@@ -9,7 +9,8 @@
 #include "client/cuda/stream.h"
 
 #define ROTATE_THREADS 256u
-#define ROTATE_BLOCKS 4u /* for each SM */
+#define ROTATE_BLOCKS 4u /* for each SM, where rows are found by tiles */
+#define UNIT 8u          /* elements that a thread moves */
 #define HEAD_DIM_MAX 256u
 #define WORK_SLOTS 2u /* of a worker: items that it holds at a time */
 #define VECTOR_BYTES 16u
@@ -91,6 +92,18 @@ static int check_plan(const struct engine_run *run, const struct attnd_plan_head
     return 0;
 }
 
+/* Where slots and positions are given, a thread a unit. */
+static uint32_t rotate_blocks(const struct attnd_engine *engine, const struct attnd_plan_head *head,
+                              const struct attnd_engine_fused *fused)
+{
+    const uint64_t units = (uint64_t)fused->rows * (head->heads_q + 2 * head->heads_kv) *
+                           ((head->dim_qk + UNIT - 1) / UNIT);
+
+    if (fused->slots && (fused->positions || !fused->cos_sin))
+        return (uint32_t)((units + ROTATE_THREADS - 1) / ROTATE_THREADS);
+    return engine->workers * ROTATE_BLOCKS;
+}
+
 /* By a kernel in front of the launch. */
 static int rotate_before(struct attnd_engine *engine, const struct engine_run *run,
                          const struct attnd_plan_head *head, CUstream stream,
@@ -108,7 +121,7 @@ static int rotate_before(struct attnd_engine *engine, const struct engine_run *r
         return rc;
     fused->q = fused->cos_sin ? engine->turned[lane]->address : 0;
     void *arguments[] = {&engine->block, &plan, &slot, &serial, &lane, fused};
-    rc = attnd_engine_fault(cuLaunchKernel(engine->rotate, engine->workers * ROTATE_BLOCKS, 1, 1,
+    rc = attnd_engine_fault(cuLaunchKernel(engine->rotate, rotate_blocks(engine, head, fused), 1, 1,
                                            ROTATE_THREADS, 1, 1, 0, stream, arguments, NULL));
     fused->k = 0; /* the launch itself has nothing to do */
     return rc;

@@ -29,6 +29,7 @@ class EnginesTest(unittest.TestCase):
             q=[Buffer(3, 8, 128, stride=(1536, 128, 1))] * 2,
             o=[Buffer(3, 8, 128, stride=(1024, 128, 1))] * 2,
             new_k=["new k0", "new k1"], new_v=["new v0", "new v1"], cos_sin="angles",
+            positions="positions", slots="slots",
         )  # fmt: skip
 
     def made(self, announces=False, batches=1, fuses=False):
@@ -73,8 +74,9 @@ class EnginesTest(unittest.TestCase):
             way.attend(1)
             self.assertEqual(way.attention.run.called, not fuses)
         way.attention.run_fused.assert_called_once_with(
-            self.buffers.q[1], 1, self.buffers.o[1], k="new k1", v="new v1", cos_sin="angles"
-        )
+            self.buffers.q[1], 1, self.buffers.o[1], k="new k1", v="new v1", cos_sin="angles",
+            positions="positions", slots="slots",
+        )  # fmt: skip
 
     def test_several_batches_have_plans_of_one_pool(self):
         made, session, _ = self.made(batches=2)

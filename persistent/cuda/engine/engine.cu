@@ -432,6 +432,6 @@ extern "C" __global__ void attnd_engine_rotate(attnd::EngineSession *session,
     if (decision.code || prepared.plan != plan || prepared.serial != serial)
         return; /* the run says so */
     const ActiveRun *run = rotate_run(session, plan, slot);
-    if (!rotate_all(args, run, &session->active[slot].tables, decision.items, decision.generation))
+    if (!rotate_all(args, run, &session->active[slot].tables, decision))
         set_if_zero(&session->errors[lane], uint32_t(ATTND_E_RANGE));
 }

@@ -16,20 +16,13 @@ namespace attnd
 
 constexpr uint32_t fused_unit = 8; /* elements that a thread moves at a time */
 
-/* Rows of an item, or of a block of rows: query rows first, then those of K, then those of V. */
+/* Rows of a tile: query rows first, then those of K, then those of V. */
 struct FusedRows {
     attnd_entry entry;
     int32_t begins; /* the key that the request's first row is */
     uint32_t kv_head;
     uint32_t q_begin, q_count;   /* the first row of the batch, and packed rows */
     uint32_t kv_begin, kv_count; /* rows of the batch */
-    char *turned;                /* where q goes */
-    uint32_t turned_heads;       /* to [rows][turned_heads][dim]; 0: [packed rows][dim] */
-
-    __device__ uint64_t turned_at(uint32_t packed, uint32_t row, uint32_t head, uint32_t dim) const
-    {
-        return uint64_t(turned_heads ? row * turned_heads + head : packed) * dim;
-    }
 };
 
 /* The key that the first row of @entry is; below 0 where there are more rows than keys. */
@@ -104,13 +97,13 @@ struct FusedAsked {
 
 /* Of row @row of the batch, which is key @key of its request. */
 __device__ __forceinline__ FusedAsked fused_ask(const attnd_engine_fused &args,
-                                                const ActiveRun *run, const attnd_entry &entry,
+                                                const ActiveRun *run, uint32_t page_begin,
                                                 uint32_t row, int32_t key)
 {
     if (args.slots)
         return {uint32_t(__ldcg(reinterpret_cast<const int32_t *>(args.slots) + row)), 0};
     const Divided at = divided(uint32_t(key), run->page_size, run->page_reciprocal);
-    return {uint32_t(__ldcg(run->kv_pages + entry.page_begin + at.quotient)), at.rest};
+    return {uint32_t(__ldcg(run->kv_pages + page_begin + at.quotient)), at.rest};
 }
 
 /* Clears *good where that is none of the pool's. */
@@ -192,34 +185,45 @@ __device__ __forceinline__ FusedUnit fused_take(const attnd_engine_fused &args, 
     return args.interleaved ? fused_beside(unit) : unit;
 }
 
-/* Row @r of rows: which it is, of what, and where it comes from. */
+/* A row of one head: which it is, of what, and where it comes from. */
 struct FusedRow {
     bool of_q, of_v;
     uint32_t row, head; /* of the batch; a head of q, or of K and V */
-    int32_t key;        /* of its request */
+    int32_t key;        /* of its request, whose page ids begin at page_begin */
+    uint32_t page_begin;
     uint64_t from;
 };
 
-__device__ __forceinline__ FusedRow fused_row(const attnd_engine_fused &args, const ActiveRun *run,
-                                              const FusedRows &rows, uint32_t r)
+/* Its place in the engine's tensors. */
+__device__ __forceinline__ uint64_t fused_from(const attnd_engine_fused &args, const ActiveRun *run,
+                                               const FusedRow &of)
 {
     const attnd_plan_head &plan = run->plan;
-    FusedRow of = {r < rows.q_count, false, 0, rows.kv_head, 0, 0};
-    of.of_v = !of.of_q && r - rows.q_count >= rows.kv_count;
-    of.row = rows.kv_begin + r - rows.q_count - (of.of_v ? rows.kv_count : 0);
     uint64_t from = of.of_v ? args.v : args.k;
     uint32_t row_pitch = of.of_v ? args.v_row : args.k_row;
     uint32_t head_pitch = of.of_v ? args.v_head : args.k_head;
     if (of.of_q) {
-        const Divided at = divided(r, plan.group, run->group_reciprocal);
-        of.row = rows.q_begin + at.quotient;
-        of.head = rows.kv_head * plan.group + at.rest;
         from = uint64_t(run->q);
         row_pitch = uint32_t(plan.q_pitch.row);
         head_pitch = uint32_t(plan.q_pitch.head);
     }
+    return from + 2 * (uint64_t(of.row) * row_pitch + of.head * head_pitch);
+}
+
+/* Row @r of @rows. */
+__device__ __forceinline__ FusedRow fused_row(const attnd_engine_fused &args, const ActiveRun *run,
+                                              const FusedRows &rows, uint32_t r)
+{
+    FusedRow of = {r < rows.q_count, false, 0, rows.kv_head, 0, rows.entry.page_begin, 0};
+    of.of_v = !of.of_q && r - rows.q_count >= rows.kv_count;
+    of.row = rows.kv_begin + r - rows.q_count - (of.of_v ? rows.kv_count : 0);
+    if (of.of_q) {
+        const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+        of.row = rows.q_begin + at.quotient;
+        of.head = rows.kv_head * run->plan.group + at.rest;
+    }
     of.key = rows.begins + int32_t(of.row - rows.entry.row_begin);
-    of.from = from + 2 * (uint64_t(of.row) * row_pitch + of.head * head_pitch);
+    of.from = fused_from(args, run, of);
     return of;
 }
 
@@ -239,15 +243,14 @@ __device__ __forceinline__ void fused_keep(const ActiveRun *run, const RunTables
     fused_store<T, narrow>(run, to, at.b, unit.b, by);
 }
 
-/* Unit @u of row @r of @rows. @tables: where @narrow, K and V are of fp8. Return: false where a
- * row, a place or a position is out of range. */
+/* Unit @u of a row; of q to @turned. @tables: where @narrow, K and V are of fp8. Return: false
+ * where a row, a place or a position is out of range. */
 template <typename T, bool narrow>
 __device__ __forceinline__ bool fused_move(const attnd_engine_fused &args, const ActiveRun *run,
-                                           const RunTables *tables, const FusedRows &rows,
-                                           uint32_t r, uint32_t u)
+                                           const RunTables *tables, const FusedRow &of, uint32_t u,
+                                           char *turned)
 {
     __builtin_assume(__isShared(run));
-    const FusedRow of = fused_row(args, run, rows, r);
     if (u * fused_unit >= (of.of_v ? run->plan.dim_vo : run->plan.dim_qk))
         return true;
     if (of.row >= args.rows)
@@ -255,16 +258,15 @@ __device__ __forceinline__ bool fused_move(const attnd_engine_fused &args, const
     bool good = true;
     FusedAsked asked = {0, 0};
     if (!of.of_q)
-        asked = fused_ask(args, run, rows.entry, of.row, of.key);
+        asked = fused_ask(args, run, of.page_begin, of.row, of.key);
     const FusedColumns at = fused_columns(args, of.of_v, u);
     const float *angles = nullptr;
     if (at.turns)
         angles = fused_row_angles(args, of.row, of.key, &good) + u * 4;
     const FusedUnit unit = fused_take(args, reinterpret_cast<const T *>(of.from), at, angles);
     if (of.of_q) {
-        char *to = rows.turned + 2 * rows.turned_at(r, of.row, of.head, run->plan.dim_qk);
-        fused_store<T, false>(run, to, at.a, unit.a, 1.0f);
-        fused_store<T, false>(run, to, at.b, unit.b, 1.0f);
+        fused_store<T, false>(run, turned, at.a, unit.a, 1.0f);
+        fused_store<T, false>(run, turned, at.b, unit.b, 1.0f);
         return good;
     }
     const FusedPlace place = fused_place(args, run, asked, &good);

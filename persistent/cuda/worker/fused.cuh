@@ -49,24 +49,27 @@ __device__ __forceinline__ FusedRows fused_rows_of(const attnd_engine_fused &arg
     rows.q_count = args.cos_sin ? tile.row_count * run->plan.group : 0;
     rows.kv_begin = rows.entry.row_begin + uint32_t(first - rows.begins);
     rows.kv_count = uint32_t(max(last - first, 0));
-    rows.turned_heads = 0;
     return rows;
 }
 
-/* An item that no slot has yet, or the slot's. All loader warps. Return: false where something of
- * it is out of range. */
+/* Rows of q go to @turned, packed. All loader warps. Return: false where something is out of range.
+ */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ bool fused_rows_move(const attnd_engine_fused &args,
-                                                const ActiveRun *run, const FusedRows &rows)
+                                                const ActiveRun *run, const FusedRows &rows,
+                                                char *turned)
 {
+    constexpr uint32_t each = D / fused_unit;
     const WorkSlots *work = cta_work();
     const RunTables *tables = &work->settings.runs[work->launched.slot].tables;
-    const uint32_t units = (rows.q_count + 2 * rows.kv_count) * (D / fused_unit);
+    const uint32_t units = (rows.q_count + 2 * rows.kv_count) * each;
     bool good = true;
 #pragma unroll 1
-    for (uint32_t unit = threadIdx.x - 32; unit < units; unit += fused_threads)
-        good &= fused_move<T, Policy::narrow>(args, run, tables, rows, unit / (D / fused_unit),
-                                              unit % (D / fused_unit) * fused_unit);
+    for (uint32_t unit = threadIdx.x - 32; unit < units; unit += fused_threads) {
+        const uint32_t r = unit / each;
+        good &= fused_move<T, Policy::narrow>(args, run, tables, fused_row(args, run, rows, r),
+                                              unit % each, turned + r * (run->plan.dim_qk * 2));
+    }
     return good;
 }
 
@@ -118,11 +121,10 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
     bool good = true;
     if (early || slot->path == path_decode) {
         const ActiveRun *run = fused_run();
-        FusedRows rows = fused_rows_of(args, run, early ? first->tile : slot->item.tile,
-                                       early ? first->kv_len : slot->item.kv_len,
-                                       early ? first->kv_head : slot->item.kv_head);
-        rows.turned = turned;
-        good = fused_rows_move<T, D, Policy>(args, run, rows);
+        const FusedRows rows = fused_rows_of(args, run, early ? first->tile : slot->item.tile,
+                                             early ? first->kv_len : slot->item.kv_len,
+                                             early ? first->kv_head : slot->item.kv_head);
+        good = fused_rows_move<T, D, Policy>(args, run, rows, turned);
     }
     if (early)
         fused_sync(number);

@@ -395,8 +395,10 @@ static void expect_row(struct fused *fused, uint32_t request, uint32_t row, int3
 
     for (uint32_t head = 0; head < turns; head++)
         turn(fused, turned + (uint64_t)head * shape->dim, position);
-    if (!stores)
+    if (!stores) {
+        fused->host_slots[row] = -1;
         return;
+    }
     const int32_t page =
         fused->host_table[request * fused->stride + (uint32_t)key / shape->page_size];
     const uint32_t slot = (uint32_t)page * shape->page_size + (uint32_t)key % shape->page_size;
