@@ -148,7 +148,7 @@ class AttndAttention:
         q, o, new = self.buffers.q[layer], self.buffers.o[layer], self.buffers
         if self.appends:
             self.attention.run_fused(
-                q, layer, o, k=new.new_k[layer], v=new.new_v[layer], cos_sin=new.cos_sin,
+                q, new.new_k[layer], new.new_v[layer], layer, o, cos_sin=new.cos_sin,
                 **self.places,
             )  # fmt: skip
         else:

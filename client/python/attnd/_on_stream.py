@@ -7,6 +7,8 @@ from __future__ import annotations
 import ctypes as c
 import typing
 
+import numpy
+
 from . import _convert, _device_plan, _fused
 from ._library import capture_of, cuda_or_error
 from ._settings import STRIDED, name_of
@@ -95,9 +97,10 @@ class OnStream:
         checked(cuda_or_error().attnd_cuda_run_on_stream(native, self.lane, number, handle))
 
     def run_fused(
-        self, q: Array, kv_cache: Layer, out: Array | None = None, lse: Array | bool | None = None,
-        *, k: Array, v: Array, cos_sin: Array | None = None, positions: Array | None = None,
-        slots: Array | None = None, interleaved: bool = False, stream: int | None = None,
+        self, q: Array, k: Array, v: Array, kv_cache: Layer, out: Array | None = None,
+        lse: Array | bool | None = None, *, cos_sin: Array | None = None,
+        positions: Array | None = None, slots: Array | None = None, interleaved: bool = False,
+        stream: int | None = None,
     ) -> tuple[Array, Array | None]:  # fmt: skip
         """run() on a GPU, and what engines have in front of it: q and k rotated, k and v stored in
         the pages of the plan, whose lengths count them. Where the batch is of few rows each, all
@@ -118,9 +121,11 @@ class OnStream:
         args = _fused.args_of(
             self.pool, self.dtype, k, v, cos_sin, positions, slots, interleaved
         )  # fmt: skip
-        if isinstance(lse, bool):
+        layer = self.pool.layer_of(kv_cache)
+        if isinstance(lse, (bool, numpy.bool_)):
             lse = True if lse else None
-        return self._run_on_stream(self.pool.layer_of(kv_cache), q, out, lse, stream, args)
+        with self._one:
+            return self._run_on_stream(layer, q, out, lse, stream, args)
 
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the

@@ -74,7 +74,7 @@ class EnginesTest(unittest.TestCase):
             way.attend(1)
             self.assertEqual(way.attention.run.called, not fuses)
         way.attention.run_fused.assert_called_once_with(
-            self.buffers.q[1], 1, self.buffers.o[1], k="new k1", v="new v1", cos_sin="angles",
+            self.buffers.q[1], "new k1", "new v1", 1, self.buffers.o[1], cos_sin="angles",
             positions="positions", slots="slots",
         )  # fmt: skip
 
