@@ -26,8 +26,6 @@ class Buffers:
     new_k: list = ()  # [rows, heads_kv, dim], cut out of qkv
     new_v: list = ()
     cos_sin: object = None  # float32 [positions, 2, dim / 2]
-    positions: object = None  # int32 [rows]
-    slots: object = None
 
 
 class Weights:
@@ -103,8 +101,7 @@ class Room:
         q, new_k, new_v = (list(of_layers) for of_layers in zip(*parts))
         self.buffers = Buffers(
             q=q, o=o, k=[k for k, _ in self.planes], v=[v for _, v in self.planes],
-            new_k=new_k, new_v=new_v, cos_sin=self.model.cos_sin, positions=self.positions,
-            slots=self.slots,
+            new_k=new_k, new_v=new_v, cos_sin=self.model.cos_sin,
         )  # fmt: skip
         self.appends = [self.append_of(layer) for layer in range(len(self.planes))]
 

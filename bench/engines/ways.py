@@ -92,7 +92,8 @@ class AttndSession:
         self.plans = []
 
     def attention(self, batch, buffers, announces, fuses=True):
-        """Attention of one batch. @fuses: runs also rotate, and update the cache."""
+        """Attention of one batch. @fuses: runs also rotate and update the cache, if that is one
+        launch."""
         planned = AttndAttention(
             self.attnd.BatchAttention(self.pool), batch, buffers, announces, fuses
         )
@@ -119,16 +120,20 @@ class AttndSession:
         self.session.close()
 
 
+def one_launch(batch, buffers):
+    """Does a run of the batch rotate and update the cache in its own launch? All requests have few
+    rows then, of all heads that share K."""
+    _, heads_q, dim = buffers.q[0].shape
+    group = heads_q // buffers.new_k[0].shape[1]
+    return max(batch.rows) * group <= (16 if dim <= 128 else 8)
+
+
 class AttndAttention:
     """One plan, a prepared run a layer."""
 
     def __init__(self, attention, batch, buffers, announces, fuses):
         self.attention, self.buffers, self.announces = attention, buffers, announces
-        self.appends = fuses
-        # Those of decodes follow from lengths without another trip to memory.
-        self.places = {"positions": buffers.positions, "slots": buffers.slots}
-        if all(rows == 1 for rows in batch.rows):
-            self.places = {}
+        self.appends = fuses and one_launch(batch, buffers)
         self.rows = sum(batch.rows)
         attention.plan(
             *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
@@ -148,8 +153,7 @@ class AttndAttention:
         q, o, new = self.buffers.q[layer], self.buffers.o[layer], self.buffers
         if self.appends:
             self.attention.run_fused(
-                q, new.new_k[layer], new.new_v[layer], layer, o, cos_sin=new.cos_sin,
-                **self.places,
+                q, new.new_k[layer], new.new_v[layer], layer, o, cos_sin=new.cos_sin
             )  # fmt: skip
         else:
             self.attention.run(q, layer, o)

@@ -28,8 +28,7 @@ class EnginesTest(unittest.TestCase):
             k=["k0", "k1"], v=["v0", "v1"],
             q=[Buffer(3, 8, 128, stride=(1536, 128, 1))] * 2,
             o=[Buffer(3, 8, 128, stride=(1024, 128, 1))] * 2,
-            new_k=["new k0", "new k1"], new_v=["new v0", "new v1"], cos_sin="angles",
-            positions="positions", slots="slots",
+            new_k=[Buffer(3, 2, 128)] * 2, new_v=[Buffer(3, 2, 128)] * 2, cos_sin="angles",
         )  # fmt: skip
 
     def made(self, announces=False, batches=1, fuses=False):
@@ -74,9 +73,13 @@ class EnginesTest(unittest.TestCase):
             way.attend(1)
             self.assertEqual(way.attention.run.called, not fuses)
         way.attention.run_fused.assert_called_once_with(
-            self.buffers.q[1], "new k1", "new v1", 1, self.buffers.o[1], cos_sin="angles",
-            positions="positions", slots="slots",
+            self.buffers.q[1], self.buffers.new_k[1], self.buffers.new_v[1], 1, self.buffers.o[1],
+            cos_sin="angles",
         )  # fmt: skip
+        self.buffers.new_k[0].shape = 3, 1, 128  # 16 rows on a head of K
+        self.assertTrue(self.made(fuses=True)[2].appends)
+        self.batch.rows[0] = 3
+        self.assertFalse(self.made(fuses=True)[2].appends)
 
     def test_several_batches_have_plans_of_one_pool(self):
         made, session, _ = self.made(batches=2)

@@ -227,20 +227,16 @@ __device__ __forceinline__ FusedRow fused_row(const attnd_engine_fused &args, co
     return of;
 }
 
-/* A unit of a row of K or V to its place. */
-template <typename T, bool narrow>
-__device__ __forceinline__ void fused_keep(const ActiveRun *run, const RunTables *tables,
-                                           const FusedRow &of, FusedPlace place,
-                                           const FusedColumns &at, const FusedUnit &unit)
+/* Where a row of K or V is kept. */
+template <bool narrow>
+__device__ __forceinline__ char *fused_to(const ActiveRun *run, const FusedRow &of,
+                                          FusedPlace place)
 {
     const attnd_heap_plane &plane = of.of_v ? run->v_plane : run->k_plane;
-    char *to = (of.of_v ? run->v_base : run->k_base) +
-               (place.page * plane.stride_page + place.token * plane.stride_token +
-                of.head * plane.stride_head) *
-                   (narrow ? 1 : 2);
-    const float by = narrow ? kv_reciprocal(*tables, run->plan, of.head, of.of_v) : 1.0f;
-    fused_store<T, narrow>(run, to, at.a, unit.a, by);
-    fused_store<T, narrow>(run, to, at.b, unit.b, by);
+    return (of.of_v ? run->v_base : run->k_base) +
+           (place.page * plane.stride_page + place.token * plane.stride_token +
+            of.head * plane.stride_head) *
+               (narrow ? 1 : 2);
 }
 
 /* Unit @u of a row; of q to @turned. @tables: where @narrow, K and V are of fp8. Return: false
@@ -270,8 +266,12 @@ __device__ __forceinline__ bool fused_move(const attnd_engine_fused &args, const
         return good;
     }
     const FusedPlace place = fused_place(args, run, asked, &good);
-    if (place.page != ATTND_NONE)
-        fused_keep<T, narrow>(run, tables, of, place, at, unit);
+    if (place.page == ATTND_NONE)
+        return good;
+    char *to = fused_to<narrow>(run, of, place);
+    const float by = narrow ? kv_reciprocal(*tables, run->plan, of.head, of.of_v) : 1.0f;
+    fused_store<T, narrow>(run, to, at.a, unit.a, by);
+    fused_store<T, narrow>(run, to, at.b, unit.b, by);
     return good;
 }
 

@@ -9,13 +9,11 @@
 #ifndef ATTND_PERSISTENT_CUDA_WORKER_FUSED_CUH
 #define ATTND_PERSISTENT_CUDA_WORKER_FUSED_CUH
 
-#include "persistent/cuda/items/fused.cuh"
 #include "persistent/cuda/worker/engine_fetch.cuh"
+#include "persistent/cuda/worker/fused_decode.cuh"
 
 namespace attnd
 {
-
-constexpr uint32_t fused_threads = loader_warps * 32;
 
 /* Room for rotated rows of q: of each worker and slot. */
 template <int D>
@@ -56,12 +54,10 @@ __device__ __forceinline__ FusedRows fused_rows_of(const attnd_engine_fused &arg
  */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ bool fused_rows_move(const attnd_engine_fused &args,
-                                                const ActiveRun *run, const FusedRows &rows,
-                                                char *turned)
+                                                const ActiveRun *run, const RunTables *tables,
+                                                const FusedRows &rows, char *turned)
 {
     constexpr uint32_t each = D / fused_unit;
-    const WorkSlots *work = cta_work();
-    const RunTables *tables = &work->settings.runs[work->launched.slot].tables;
     const uint32_t units = (rows.q_count + 2 * rows.kv_count) * each;
     bool good = true;
 #pragma unroll 1
@@ -102,7 +98,7 @@ __device__ __forceinline__ void fused_give(const attnd_engine_fused &args, WorkS
     }
 }
 
-/* Item @number. All loader warps. */
+/* Item @number; of the first number, which is a warmup's, none. All loader warps. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint32_t worker,
                                            uint32_t number)
@@ -110,22 +106,31 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
     WorkSlots *work = cta_work();
     WorkSlot *slot = &work->slot[number % work_slots];
     const EngineFirst *first = reinterpret_cast<const EngineFirst *>(engine_brought<D>()->first);
+    const ActiveRun *run = fused_run();
+    const bool there = number >= first_item<D>;
     bool early = false;
     if (number == first_item<D>) {
         fused_sync(number + 1);
         early = fused_first_known<D>(worker);
     }
-    if (!early)
+    if (there && !early)
         fused_sync(number);
     char *turned = fused_turned_rows<D>(args, worker, number);
     bool good = true;
-    if (early || slot->path == path_decode) {
-        const ActiveRun *run = fused_run();
-        const FusedRows rows = fused_rows_of(args, run, early ? first->tile : slot->item.tile,
-                                             early ? first->kv_len : slot->item.kv_len,
-                                             early ? first->kv_head : slot->item.kv_head);
-        good = fused_rows_move<T, D, Policy>(args, run, rows, turned);
+    if (!there || early || slot->path == path_decode) {
+        const RunTables *tables = &work->settings.runs[work->launched.slot].tables;
+        const attnd_tile &tile = early ? first->tile : slot->item.tile;
+        const int32_t kv_len = early ? first->kv_len : slot->item.kv_len;
+        const uint32_t kv_head = early ? first->kv_head : slot->item.kv_head;
+        if (!there || fused_decodes<D>(args, run, tile))
+            good =
+                fused_decode<T, D, Policy>(args, run, tables, tile, kv_len, kv_head, turned, there);
+        else
+            good = fused_rows_move<T, D, Policy>(
+                args, run, tables, fused_rows_of(args, run, tile, kv_len, kv_head), turned);
     }
+    if (!there)
+        return;
     if (early)
         fused_sync(number);
     fused_give<D>(args, slot, turned, good);
@@ -138,8 +143,7 @@ __device__ __forceinline__ void fused_load(const attnd_engine_fused &args, uint3
 {
     WorkSlots *work = cta_work();
     for (uint32_t number = 0;; number++) {
-        if (number >= first_item<D>)
-            fused_item<T, D, Policy>(args, worker, number);
+        fused_item<T, D, Policy>(args, worker, number);
         if (work_wait(work, number)->path == path_leave)
             return;
         work_leave(work, number);
