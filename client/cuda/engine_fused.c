@@ -6,7 +6,6 @@
  * launch. It leaves rotated q in memory of the lane's, where the launch then reads it.
  */
 #include "client/cuda/engine.h"
-#include "client/cuda/stream.h"
 
 #define ROTATE_THREADS 256u
 #define ROTATE_BLOCKS 4u /* for each SM, where rows are found by tiles */
@@ -160,24 +159,4 @@ int attnd_engine_fuse(struct attnd_engine *engine, const struct engine_run *run,
     if (rc == 0)
         fused->turned = engine->turned[run->lane]->address;
     return rc;
-}
-
-int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
-                                   const struct attnd_cuda_fused_args *args, CUstream stream)
-{
-    struct attnd_cuda_fused_args own;
-    int rc = attnd_args_take(&own, sizeof(own), args);
-
-    if (rc < 0)
-        return rc;
-    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
-    if (launcher == NULL)
-        return rc;
-    rc = attnd_stream_check_lane(lane);
-    if (rc < 0)
-        return rc;
-    if (launcher->engine == NULL)
-        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,
-                                 ATTND_EXECUTE_SERVICE, ATTND_EXECUTE_ENGINE);
-    return attnd_engine_run(launcher->engine, lane, prepared, &own, stream);
 }
