@@ -186,7 +186,8 @@ struct OwnLaunches {
         attnd::Resident *resident = reinterpret_cast<attnd::Resident *>(session + 1);
         uint32_t number = variant, first = 0, gang = 1;
         attnd::EngineLaunch launched = {session, plan, slot, 1, 0, first_rows};
-        void *arguments[] = {&resident, &number, &first, &gang, &launched};
+        attnd_engine_fused fused = {};
+        void *arguments[] = {&resident, &number, &first, &gang, &launched, &fused};
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(workers);
         config.blockDim = dim3(attnd::resident_threads);

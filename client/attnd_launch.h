@@ -23,7 +23,8 @@
  * -ATTND_E_RANGE, -ATTND_E_OVERLAP (q, o or lse do not suit the batch that was set),
  * -ATTND_E_NO_SPACE (no memory for its partials), -ATTND_E_UNSUPPORTED (more items than
  * attnd_prepare() takes). Appends are not prepared, because lengths and leases of the moment decide
- * which pages they may write. Engines store K and V themselves, or submit them.
+ * which pages they may write. Engines store K and V themselves, or submit them; or the launch does
+ * so, where the engine's stream executes it (attnd_cuda_run_fused_on_stream()).
  */
 #ifndef ATTND_LAUNCH_H
 #define ATTND_LAUNCH_H

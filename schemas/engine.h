@@ -86,8 +86,9 @@ struct attnd_kernel_facts {
     uint32_t shared_bytes;
     uint32_t session_bytes; /* of struct Resident, as it knows it */
     uint32_t late;          /* 1: it must not begin before all in front of it in a stream is over */
+    uint32_t decode_rows;   /* packed rows of an item that it can rotate and store for; 0: none */
 };
-ATTND_ASSERT_SIZE(attnd_kernel_facts, 16);
+ATTND_ASSERT_SIZE(attnd_kernel_facts, 20);
 
 /* A worker kernel's last argument. */
 struct attnd_engine_launch {
@@ -98,6 +99,25 @@ struct attnd_engine_launch {
     uint32_t first_rows; /* packed rows that it most likely begins with; 0: not known */
 };
 ATTND_ASSERT_SIZE(attnd_engine_launch, 32);
+
+/* What a run stores and rotates in front of attention: an argument of worker kernels, and of the
+ * kernel that does so for plans of many rows. All of it is device memory. */
+struct attnd_engine_fused {
+    uint64_t k, v;             /* new rows; k 0: the run has none */
+    uint64_t cos_sin;          /* float [table_rows][2][rotary_dim / 2]; 0: nothing is rotated */
+    uint64_t positions, slots; /* int32 [rows]; 0: those of the lengths */
+    uint64_t turned;           /* of a worker kernel: room for rotated q of its items */
+    uint64_t q; /* [rows][heads_q][dim]: q was rotated to there, and is read there; 0 */
+    uint32_t k_row, k_head, v_row, v_head; /* pitches, elements */
+    uint32_t rows;                         /* of k, v, positions and slots */
+    uint32_t table_rows, rotary_dim;
+    uint32_t
+        interleaved; /* 1: elements 2 i and 2 i + 1 are a pair, and not i and rotary_dim / 2 + i */
+};
+ATTND_ASSERT_SIZE(attnd_engine_fused, 88);
+#define ATTND_FUSED_ITEM_BYTES                                                                     \
+    4096u /* rotated q of an item, of which a worker has two at a time                             \
+           */
 
 /* Where a plan in a lane lies: an argument of its refresh. */
 struct attnd_engine_plan {

@@ -32,7 +32,9 @@ GRID_BATCHES_OF_TILES = {
     ("llama-8b", "A"): "engine_a_32_8",
     ("llama-70b/8", "A"): "engine_a_8_1",
 }
-WAYS = ("attnd", "flashinfer", "none")
+WAYS = ("attnd", "separate", "flashinfer", "none")
+USUAL_WAYS = ("attnd", "flashinfer", "none")
+ATTND_WAYS = ("attnd", "separate")  # whose graphs need the service
 ENGINES_MAX = 4
 NO_MPS = "/no-mps"
 
@@ -166,7 +168,7 @@ def windows_beside(case, ways, rounds, stays_resident):
     everybody = tuple(case.working)
     found = []
     for _ in range(rounds):
-        found.append(Window("attnd", "beside", everybody))
+        found += [Window(way, "beside", everybody) for way in ATTND_WAYS if way in ways]
         if "flashinfer" in ways and not stays_resident:
             found.append(Window("flashinfer", "beside", everybody))
     return found
@@ -175,7 +177,7 @@ def windows_beside(case, ways, rounds, stays_resident):
 def windows_in_turn(case, ways, rounds):
     """A grid's: all ways in each round, beside a service of which nothing stays on SMs. What
     attention adds to a layer is asked under MPS only."""
-    order = [way for way in ("attnd", "flashinfer", "none") if way in ways]
+    order = [way for way in WAYS if way in ways]
     order = [way for way in order if way != "none" or case.mps]
     return [Window(way, "beside", tuple(case.working)) for _ in range(rounds) for way in order]
 

@@ -5,9 +5,12 @@ import math
 import statistics
 
 BAR, GAP, CASE_GAP, PLOT_HEIGHT, TOP, LEFT, BOTTOM = 26, 4, 30, 220, 54, 44, 62
-COLORS = {"flashinfer": "#9aa5b1", "attnd": "#1f6feb", "none": "#e4e7eb"}
+COLORS = {"separate": "#79a8f0", "flashinfer": "#9aa5b1", "attnd": "#1f6feb", "none": "#e4e7eb"}
 LIGHTER = ("#1f6feb", "#69a1f5", "#b3cffa")  # the first residency, the second, and so on
-NAMES = {"flashinfer": "FlashInfer in the engine", "attnd": "attnd", "none": "no attention at all"}
+NAMES = {
+    "flashinfer": "FlashInfer in the engine", "attnd": "attnd", "separate": "attnd, rotation apart",
+    "none": "no attention at all",
+}  # fmt: skip
 
 
 def bars_of(results):

@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 
-from cases import IDLE
+from cases import ATTND_WAYS, IDLE
 from processes import die_with_parent
 
 PROFILED_STEPS = 5
@@ -43,6 +43,7 @@ class Engine:
         self.torch = self.model = self.held = self.flashinfer = None
         self.steps = {}  # role -> Step
         self.graphs = {}  # (role, way) -> graph
+        self.appends = set()  # (role, way) whose attention also rotates
         self.kept = []  # workspaces that graphs read
         self.attnd = None
         self.context = ctypes.c_void_p()
@@ -148,6 +149,8 @@ class Engine:
         self.torch.cuda.synchronize()
         self.check_lane()
         self.enter(f"{way}: verifying")
+        if (role, way) in self.appends:
+            step.appended()
         return reference.verify(self.torch, step.batch, step.buffers, seed)
 
     def check_lane(self):
@@ -156,8 +159,8 @@ class Engine:
             raise RuntimeError(f"lane 0: {error}")
 
     def connect(self, command):
-        """@command: roles, socket, announces, seed. A role that takes no step is planned all the
-        same."""
+        """@command: roles, socket, announces, seed, ways of attnd's, fuses: may "attnd" rotate by
+        itself. A role that takes no step is planned all the same."""
         import ways
 
         roles = command["roles"]
@@ -167,25 +170,34 @@ class Engine:
         self.attnd = ways.AttndSession(first.buffers, command["socket"], name)
         answer = {"residency": self.attnd.residency(), "verified": {}}
         for role in roles:
-            step = self.steps[playing(role)]
-            self.enter("attnd: planning and capturing")
-            attention = self.attnd.attention(step.batch, step.buffers, command["announces"])
-            if role != IDLE:
-                self.graphs[role, "attnd"] = step.capture(attention)
-                found = self.verify(role, "attnd", command["seed"])
-                answer["verified"][f"{role} attnd"] = found
+            for way in command["ways"]:
+                self.connect_way(role, way, command, answer["verified"])
         self.enter("connected")
         return answer
+
+    def connect_way(self, role, way, command, verified):
+        step = self.steps[playing(role)]
+        self.enter(f"{way}: planning and capturing")
+        attention = self.attnd.attention(
+            step.batch, step.buffers, command["announces"], command["fuses"] and way == "attnd"
+        )
+        if role == IDLE:
+            return
+        self.graphs[role, way] = step.capture(attention)
+        if attention.appends:
+            self.appends.add((role, way))
+        verified[f"{role} {way}"] = self.verify(role, way, command["seed"])
 
     def disconnect(self, command):
         """@command: roles, seed. Rows are verified once more, behind all windows."""
         answer = {"verified": {}}
         for role in command["roles"]:
-            if (role, "attnd") in self.graphs:
-                found = self.verify(role, "attnd", command["seed"])
-                answer["verified"][f"{role} attnd, at the end"] = found
+            for way in ATTND_WAYS:
+                if (role, way) in self.graphs:
+                    found = self.verify(role, way, command["seed"])
+                    answer["verified"][f"{role} {way}, at the end"] = found
         self.enter("disconnecting")
-        self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] != "attnd"}
+        self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] not in ATTND_WAYS}
         self.torch.cuda.synchronize()
         if self.attnd:
             self.attnd.close()

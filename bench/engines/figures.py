@@ -108,7 +108,13 @@ class Result:
         return self.took(way, [i for i in self.case.working if self.case.roles[i] == role])
 
     def ways(self):
-        return [way for way in ("flashinfer", "attnd", "none") if self.windows_of(way)]
+        known = ("flashinfer", "attnd", "separate", "none")
+        return [way for way in known if self.windows_of(way)]
+
+    def fused_ratios(self):
+        """attnd over the same with rotation and cache update in front of it, one of each round."""
+        pairs = zip(self.of("attnd"), self.of("separate"))
+        return [self.score(a) / self.score(b) for a, b in pairs]
 
 
 # ---- the table ----
@@ -193,6 +199,18 @@ def figures(result):
     return found
 
 
+def fused_figures(result):
+    """What it brings that a run also rotates, and updates the cache."""
+    ratios = result.fused_ratios()
+    if not ratios:
+        return []
+    rates = " and ".join(f"{result.median_score(way):.1f}" for way in ("attnd", "separate"))
+    notes = f"{result.case.name}: {spread(ratios)} in {len(ratios)} rounds; {rates} steps/s"
+    part = "" if result.case.figure == "D" else f"{result.case.figure}_"
+    name = f"engines.{part}fused_append_over_separate"
+    return [(name, statistics.median(ratios), "ratio", "higher", notes)]
+
+
 def p99_figure(result, role):
     ours, peers = (percentile(result.role_took(w, role), 0.99) for w in ("attnd", "flashinfer"))
     name = f"engines.{result.case.figure}_p99_{role}_over_flashinfer"
@@ -247,6 +265,7 @@ def records(results, extra, device, commit, dirty, command):
         dict(zip(RECORD_KEYS, [name, round(value, 6), unit, better, *common, notes]))
         for name, value, unit, better, notes in [
             *(figure for result in results for figure in figures(result)),
+            *(figure for result in results for figure in fused_figures(result)),
             *extra,
         ]
     ]

@@ -135,6 +135,8 @@ class Planner:
 class FlashInferAttention:
     """The fastest way, or the fastest of chunks and of decodes one after the other."""
 
+    appends = False
+
     def __init__(self, planner, time_us):
         """@time_us(call): microseconds of a layer. RuntimeError: no way takes the batch."""
         self.planner, self.time_us, self.left_out = planner, time_us, {}

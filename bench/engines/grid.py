@@ -46,6 +46,8 @@ def line(result):
     if result.ratios():
         text += f", FlashInfer {result.engine_rate('flashinfer', 0):.1f}: {spread(result.ratios())}"
         text += "".join(f" ({name})" for name in result.peer_names.values())
+    if result.fused_ratios():
+        text += f"; over separate steps {spread(result.fused_ratios())}"
     if result.of("none"):
         text += f"; a layer {layer_us(result, 'attnd'):.1f} us"
         if result.ratios():

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from cases import Window, stays, windows_after, windows_before, windows_beside
+from cases import ATTND_WAYS, Window, stays, windows_after, windows_before, windows_beside
 from figures import Measured, Result, rate
 from processes import Daemon
 
@@ -48,12 +48,14 @@ class Bench:
             apart = stays(" ".join([result.actual, *residency.split()[1:]]))
             self.run_windows(result, windows_beside(case, self.ways, options.rounds, apart))
             if options.timeline:
-                self.profile(result, "attnd")
+                for way in ATTND_WAYS:
+                    if way in self.ways:
+                        self.profile(result, way)
             self.stop(result)
             self.run_windows(result, windows_after(case, self.ways, options.rounds, apart))
         if options.timeline:
             for way in self.ways:
-                if way != "attnd":
+                if way not in ATTND_WAYS:
                     self.profile(result, way)
         return result
 
@@ -99,6 +101,8 @@ class Bench:
             number: {
                 "do": "connect", "roles": list(played), "socket": self.daemon.socket_path,
                 "announces": self.options.announce, "seed": self.options.seed,
+                "ways": [way for way in ATTND_WAYS if way in self.ways],
+                "fuses": self.options.execute != "service",
             }
             for number, played in roles.items()
         }  # fmt: skip

@@ -23,6 +23,9 @@ class Buffers:
     o: list  # [rows, heads_q, dim]
     k: list  # [pages, page_size, heads_kv, dim]
     v: list
+    new_k: list = ()  # [rows, heads_kv, dim], cut out of qkv
+    new_v: list = ()
+    cos_sin: object = None  # float32 [positions, 2, dim / 2]
 
 
 class Weights:
@@ -89,13 +92,17 @@ class Room:
     def cut(self, o):
         """q of each layer out of its qkv, and the arguments of what stores k and v."""
         sizes = self.model.sizes
-        cut = sizes.heads_q * sizes.head_dim
+        heads = sizes.heads_q, sizes.heads_kv, sizes.heads_kv
+        parts = [
+            [part.unflatten(1, (-1, sizes.head_dim))
+             for part in qkv.split([count * sizes.head_dim for count in heads], 1)]
+            for qkv in self.qkv
+        ]  # fmt: skip
+        q, new_k, new_v = (list(of_layers) for of_layers in zip(*parts))
         self.buffers = Buffers(
-            q=[qkv[:, :cut].unflatten(1, (sizes.heads_q, sizes.head_dim)) for qkv in self.qkv],
-            o=o,
-            k=[k for k, _ in self.planes],
-            v=[v for _, v in self.planes],
-        )
+            q=q, o=o, k=[k for k, _ in self.planes], v=[v for _, v in self.planes],
+            new_k=new_k, new_v=new_v, cos_sin=self.model.cos_sin,
+        )  # fmt: skip
         self.appends = [self.append_of(layer) for layer in range(len(self.planes))]
 
     def narrowed(self, rows):
@@ -122,8 +129,16 @@ class Room:
         )  # fmt: skip
 
     def poison(self):
+        """What a step writes: o, and new rows of the cache."""
         for o in self.buffers.o:
             o.fill_(float("nan"))
+        for plane in [*self.buffers.k, *self.buffers.v]:
+            plane.flatten(0, 1)[self.slots.long()] = float("nan")
+
+    def appended(self):
+        """q as attention has seen it, where a way has left it as it was."""
+        for layer in range(len(self.planes)):
+            self.append(layer)
 
     def append(self, layer):
         """q and k rotated, k and v in the cache, into the current stream."""
@@ -140,7 +155,8 @@ class Room:
             normed = torch.nn.functional.rms_norm(x, (hidden,), layer["norm"], EPSILON)
             way.announce()
             torch.mm(normed, layer["qkv"], out=self.qkv[i])
-            self.append(i)
+            if not way.appends:
+                self.append(i)
             way.attend(i)
             x.addmm_(self.buffers.o[i].flatten(1), layer["out"])
             normed = torch.nn.functional.rms_norm(x, (hidden,), layer["norm"], EPSILON)

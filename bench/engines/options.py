@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import figures
-from cases import BATCHES, PAGE_SIZE, PAGE_SIZES, WAYS, grid_cases, parse_case, stays
+from cases import BATCHES, PAGE_SIZE, PAGE_SIZES, USUAL_WAYS, WAYS, grid_cases, parse_case, stays
 from models import DEFAULT_MODEL, GRID_MODELS, MODELS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,9 +79,10 @@ def add_what(add):
         "engines (default: auto)")  # fmt: skip
     add("--no-mps-residency", action="append", metavar="WORDS",
         help="the same for cases without MPS (default: auto)")  # fmt: skip
-    add("--ways", type=some_of(WAYS, "ways"), default=list(WAYS), metavar="LIST",
-        help="of attnd, flashinfer, none (the same layers without attention: the ceiling); "
-        "default: all")  # fmt: skip
+    add("--ways", type=some_of(WAYS, "ways"), default=list(USUAL_WAYS), metavar="LIST",
+        help="of attnd, separate (attnd, with rotation and cache update in front of it), "
+        "flashinfer, none (the same layers without attention: the ceiling); default: all but "
+        "separate")  # fmt: skip
     add("--grid", action="store_true",
         help=f"models by batches; --model and CASEs of one role make it smaller (default: "
         f"{', '.join(GRID_MODELS)}; {' '.join(BATCHES)})")  # fmt: skip

@@ -1,5 +1,6 @@
 """The ways to compute attention: objects with `attend(layer)`, called while a graph is captured,
-and `announce()`, called in front of the product before it. FlashInfer's is in flashinfer_way.py.
+and `announce()`, called in front of the product before it. Where `appends` is true, attend() also
+rotates, and updates the cache; else that is done in front of it. FlashInfer's is in flashinfer_way.py.
 
 All ways read q from the product's output, where its rows lie among those of k and v, and write the
 same o. What they need is planned once, before the capture.
@@ -67,6 +68,8 @@ class PagedBatch:
 class NoAttention:
     """The same layers without attention: the ceiling. o is what it was."""
 
+    appends = False
+
     def announce(self):
         pass
 
@@ -88,9 +91,12 @@ class AttndSession:
         self.pool = attnd.PagePool.from_tensors(self.session, list(zip(buffers.k, buffers.v)))
         self.plans = []
 
-    def attention(self, batch, buffers, announces):
-        """Attention of one batch."""
-        planned = AttndAttention(self.attnd.BatchAttention(self.pool), batch, buffers, announces)
+    def attention(self, batch, buffers, announces, fuses=True):
+        """Attention of one batch. @fuses: runs also rotate and update the cache, if that is one
+        launch."""
+        planned = AttndAttention(
+            self.attnd.BatchAttention(self.pool), batch, buffers, announces, fuses
+        )
         self.plans.append(planned)
         return planned
 
@@ -114,11 +120,20 @@ class AttndSession:
         self.session.close()
 
 
+def one_launch(batch, buffers):
+    """Does a run of the batch rotate and update the cache in its own launch? All requests have few
+    rows then, of all heads that share K."""
+    _, heads_q, dim = buffers.q[0].shape
+    group = heads_q // buffers.new_k[0].shape[1]
+    return max(batch.rows) * group <= (16 if dim <= 128 else 8)
+
+
 class AttndAttention:
     """One plan, a prepared run a layer."""
 
-    def __init__(self, attention, batch, buffers, announces):
+    def __init__(self, attention, batch, buffers, announces, fuses):
         self.attention, self.buffers, self.announces = attention, buffers, announces
+        self.appends = fuses and one_launch(batch, buffers)
         self.rows = sum(batch.rows)
         attention.plan(
             *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
@@ -135,4 +150,10 @@ class AttndAttention:
             self.attention.announce()
 
     def attend(self, layer):
-        self.attention.run(self.buffers.q[layer], layer, self.buffers.o[layer])
+        q, o, new = self.buffers.q[layer], self.buffers.o[layer], self.buffers
+        if self.appends:
+            self.attention.run_fused(
+                q, new.new_k[layer], new.new_v[layer], layer, o, cos_sin=new.cos_sin
+            )  # fmt: skip
+        else:
+            self.attention.run(q, layer, o)

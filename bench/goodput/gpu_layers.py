@@ -104,6 +104,8 @@ class FlashInferCache:
             self.backend = "fa2"
             return planner.prefill(self.backend, 0, cut)
 
+    appends = False
+
     def announce(self):
         pass
 
@@ -190,6 +192,8 @@ class ServiceCache:
         self.room = room
         heads = room.buffers.q[0].shape[1]
         self.attention.plan(*batch.part(0, len(batch.rows)), heads, **self.options(room))
+
+    appends = False
 
     def announce(self):
         pass

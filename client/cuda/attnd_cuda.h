@@ -145,6 +145,61 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream);
 
+/* Of attnd_cuda_run_fused_on_stream(). All of it is device memory of this process; nothing of it is
+ * known to the service. */
+struct attnd_cuda_fused_args {
+    uint32_t size;
+    uint32_t rows;    /* of k, v, positions and slots: as many as the batch has, or more */
+    CUdeviceptr k, v; /* new rows, [rows][heads_kv][head_dim] of the type of q */
+    uint32_t k_row_stride, k_head_stride; /* elements */
+    uint32_t v_row_stride, v_head_stride;
+    CUdeviceptr cos_sin;   /* float [table_rows][2][rotary_dim / 2]: of each position the cosines,
+                              then   the sines; 0: nothing is rotated */
+    CUdeviceptr positions; /* int32 [rows], of the table; 0: of each row its own place among the
+                              keys of its request */
+    CUdeviceptr slots; /* int32 [rows]: where k and v go, page * page_size + token, or -1: nowhere;
+                          0: where the plan has the row */
+    uint32_t table_rows;
+    uint32_t rotary_dim; /* elements of a row that are rotated, the first ones: a multiple of 16 */
+    uint32_t
+        interleaved; /* 1: element 2 i is rotated with 2 i + 1 (GPT-J); 0: i with rotary_dim / 2
+                        + i (Llama, NeoX) */
+    uint32_t zero;   /* 0 */
+};
+
+/**
+ * attnd_cuda_run_fused_on_stream() - attnd_cuda_run_on_stream(), and in front of it what engines
+ * have between the QKV product and attention: q and k rotated, k and v stored in their pages
+ * @lane, @prepared, @stream: as there. The run's q is that of the product; it is left as it is.
+ * @args: borrowed for the call
+ * The result is that of the separate steps to the bit: rotated rows are rounded to their type (of a
+ * pair (a, b): fma(a, cos, -(b sin)) and fma(a, sin, b cos), in float), then stored, or divided by
+ * the scales of an fp8 pool and rounded once more.
+ *
+ * Where each request has so few rows that the batch is all of decode (rows times heads of q a head
+ * of K come to 16 at most, or to 8 of 256 elements), this is one launch: what attends also rotates
+ * and stores. Else a kernel that does so comes in front of it. Lengths and pages are those of the
+ * plan, also of one that was planned on the device: kv_len counts the new rows. A graph keeps which
+ * of the two it is: after a set whose batch is not all of decode a graph of one launch ends with
+ * -ATTND_E_UNSUPPORTED.
+ *
+ * A slot that is given must be that of the row's place in the plan, or -1: attention reads the
+ * plan's pages. Rows that belong to no request with keys want -1; without slots they are not
+ * stored. Whose pages are written is the engine's matter, as if its own kernel did so: they must be
+ * leased, and shared with nobody. A position that is not in the table, or a slot that is not in the
+ * pool, is caught (attnd_cuda_lane_error(): -ATTND_E_RANGE), and the rows of its items are not to
+ * be used.
+ * The first call of a lane allocates memory on the GPU, which blocks.
+ * Threads: as attnd_cuda_run_on_stream(). Return: 0: it is in the stream; -ATTND_E_UNSUPPORTED,
+ * field executor: the service executes the session's runs; field levels: the batch has more than
+ * one; field position_encoding: the batch has a rotation of its own; field dim_vo: V lies in the
+ * rows of K; field head_dim: of more than 256 elements; -ATTND_E_PERMISSION (pool): attached for
+ * reading; -ATTND_E_INVALID naming k, v, kv_cos_sin or what else is missing or does not lie at a
+ * multiple of 16 bytes; -ATTND_E_RANGE, naming rows or rope_dim; and as attnd_cuda_run_on_stream().
+ */
+int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
+                                   const struct attnd_cuda_fused_args *args, CUstream stream);
+
 /* Of attnd_cuda_plan_on_stream(). The arrays are device memory of this process, int32 each, at
  * multiples of 4 bytes; nothing else of them is known to the service. */
 struct attnd_cuda_plan_args {

@@ -63,6 +63,18 @@ void attnd_engine_free(struct attnd_engine *engine, CUdeviceptr address)
     }
 }
 
+int attnd_engine_grow(struct attnd_engine *engine, struct engine_block **block, uint64_t bytes)
+{
+    int rc = 0;
+
+    if (*block && (*block)->size_bytes >= bytes)
+        return 0;
+    struct engine_block *larger = attnd_engine_alloc(engine, bytes, &rc);
+    if (larger)
+        *block = larger;
+    return rc;
+}
+
 void attnd_engine_wait(struct attnd_engine *engine, uint32_t lane)
 {
     if (engine->launched[lane])
@@ -164,6 +176,7 @@ static int load_kernel(struct attnd_engine *engine, uint32_t number, struct engi
     kernel->shared_bytes = facts.shared_bytes;
     kernel->number = facts.kernel;
     kernel->early = !facts.late;
+    kernel->decode_rows = facts.decode_rows;
     kernel->module = module;
     return 0;
 }
@@ -264,6 +277,8 @@ static CUresult find_functions(struct attnd_engine *engine)
         result = cuModuleGetFunction(&engine->refresh, module, "attnd_engine_refresh");
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&engine->cut, module, "attnd_engine_cut_lengths");
+    if (result == CUDA_SUCCESS)
+        result = cuModuleGetFunction(&engine->rotate, module, "attnd_engine_rotate");
     return result;
 }
 

@@ -50,9 +50,12 @@ struct engine_lane {
     uint64_t set_version; /* of the last refresh in a stream */
     uint64_t told_ns;     /* when that was */
     uint32_t advance_version;
-    uint64_t capture;     /* the last one that has a refresh */
-    uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
-    uint32_t first_rows;  /* as in struct attnd_engine_launch */
+    uint64_t capture;      /* the last one that has a refresh */
+    uint64_t cut_version;  /* of the set whose lengths are cut on the device; 0: none */
+    uint32_t first_rows;   /* as in struct attnd_engine_launch */
+    uint64_t most_version; /* of the set whose entries `most_rows` is of, or of a cut */
+    uint32_t most_rows;    /* of an entry, packed */
+    uint32_t rows;         /* of the batch; of a cut, at most */
     struct engine_block *cut, *arrivals; /* of those: mirror, and what merges count */
 };
 
@@ -76,6 +79,8 @@ struct engine_plan {
 
 struct engine_run {
     uint32_t prepared, serial, lane;
+    int fused_code; /* why it cannot rotate and store, naming fused_field; 0: it can */
+    uint32_t fused_field;
     struct engine_plan *plan;
     struct engine_lane *at;
 };
@@ -84,8 +89,9 @@ struct engine_kernel {
     CUmodule module;
     CUfunction function;
     uint32_t shared_bytes;
-    uint32_t early;  /* 1: it may begin while what is in front of it ends */
-    uint32_t number; /* its own: a varied one may stand in for a plain one */
+    uint32_t early;       /* 1: it may begin while what is in front of it ends */
+    uint32_t decode_rows; /* as in struct attnd_kernel_facts */
+    uint32_t number;      /* its own: a varied one may stand in for a plain one */
 };
 
 struct attnd_engine {
@@ -94,7 +100,7 @@ struct attnd_engine {
     CUstream stream; /* the launcher's */
     uint32_t workers;
     CUmodule module;
-    CUfunction open, prepare, unprepare, refresh, cut;
+    CUfunction open, prepare, unprepare, refresh, cut, rotate;
     uint32_t cut_blocks, cut_shared_max; /* of a cut's launch; bytes beside its static memory */
     int maps;                            /* the GPU has tensor maps */
     struct attnd_engine_facts facts;
@@ -103,6 +109,7 @@ struct attnd_engine {
     struct engine_kernel kernels[ATTND_KERNELS];
     struct engine_block *blocks;
     struct engine_block *scratch[ATTND_LANES_MAX];
+    struct engine_block *turned[ATTND_LANES_MAX]; /* rotated q; NULL: nobody asked */
     CUevent launched[ATTND_LANES_MAX]; /* behind the last launch outside of a capture; NULL: none */
     struct engine_memory *memories;
     struct engine_plan *plans;
@@ -122,6 +129,9 @@ int attnd_engine_fault(CUresult result);
 /** attnd_engine_alloc() - zeroed device memory that goes with the session. NULL: *@code. */
 struct engine_block *attnd_engine_alloc(struct attnd_engine *engine, uint64_t size_bytes,
                                         int *code);
+/** attnd_engine_grow() - *@block has at least @bytes: another one, if need be, because a graph may
+ * have captured what is outgrown. Return: 0 or a fault. */
+int attnd_engine_grow(struct attnd_engine *engine, struct engine_block **block, uint64_t bytes);
 /** attnd_engine_call() - one block of @threads of a kernel in the engine's own stream, waited for.
  * Return: 0 or a fault. */
 int attnd_engine_call(struct attnd_engine *engine, CUfunction function, uint32_t threads,
@@ -180,11 +190,24 @@ int attnd_engine_cut(struct attnd_engine *engine, uint32_t plan, uint32_t lane,
  * Return: its code. */
 int attnd_engine_lane_failed(struct attnd_engine *engine, uint32_t lane, uint32_t code);
 
+/* ---- engine_fused.c ---- */
+
+/** attnd_engine_fused_pool() - what of the pool and of q is in the way of fused runs, into @run. */
+void attnd_engine_fused_pool(const struct attnd_pool_info *info, const struct attnd_engine_run *of,
+                             struct engine_run *run);
+/** attnd_engine_fuse() - rotation and storing in front of a launch of @run: in *@fused as the
+ * launch's part, or by a kernel in @stream. @few: the most rows that one launch takes, packed; 0:
+ * none. Return: 0 or a fault. */
+int attnd_engine_fuse(struct attnd_engine *engine, const struct engine_run *run, uint32_t few,
+                      const struct attnd_cuda_fused_args *args, CUstream stream,
+                      struct attnd_engine_fused *fused);
+
 /* ---- engine_run.c ---- */
 
-/** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself. */
+/** attnd_engine_run() - attnd_cuda_run_on_stream(), executed by the stream itself; with @args,
+ * which may be NULL, attnd_cuda_run_fused_on_stream(). */
 int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
-                     CUstream stream);
+                     const struct attnd_cuda_fused_args *args, CUstream stream);
 /** attnd_engine_unprepare() - waits for the lane's launches outside of captures, and clears the
  * run's slot: a graph that launches it later finds it gone (-ATTND_E_UNKNOWN of its lane). */
 void attnd_engine_unprepare(struct attnd_engine *engine, uint32_t prepared);

@@ -141,19 +141,6 @@ static int find_bounds(const struct attnd_engine *engine, const struct attnd_cut
     return 0;
 }
 
-/* Device memory of at least @bytes in *@block. */
-static int grow(struct attnd_engine *engine, struct engine_block **block, uint64_t bytes)
-{
-    int rc = 0;
-
-    if (*block && (*block)->size_bytes >= bytes)
-        return 0;
-    struct engine_block *larger = attnd_engine_alloc(engine, bytes, &rc);
-    if (larger)
-        *block = larger;
-    return rc;
-}
-
 /* Places for what the bounds can come to. */
 static int place(struct attnd_engine *engine, struct engine_lane *at, const struct bounds *bounds,
                  struct attnd_engine_cut *cut)
@@ -168,10 +155,11 @@ static int place(struct attnd_engine *engine, struct engine_lane *at, const stru
     cut->parts_at = line(cut->merges_at + bounds->blocks * sizeof(struct attnd_merge));
     cut->lengths_at =
         line(cut->parts_at + (ATTND_CUT_REFUSED_PARTS + 2 * bounds->added) * sizeof(uint32_t));
-    int rc = grow(engine, &at->cut,
-                  line(cut->lengths_at + (uint64_t)cut->shape.requests * sizeof(int32_t)));
+    int rc = attnd_engine_grow(
+        engine, &at->cut, line(cut->lengths_at + (uint64_t)cut->shape.requests * sizeof(int32_t)));
     if (rc == 0)
-        rc = grow(engine, &at->arrivals, bounds->blocks * head->heads_kv * sizeof(uint32_t));
+        rc = attnd_engine_grow(engine, &at->arrivals,
+                               bounds->blocks * head->heads_kv * sizeof(uint32_t));
     if (rc == 0)
         rc = attnd_engine_scratch(engine, at->lane, states_bytes + outputs_bytes);
     if (rc < 0)
@@ -270,6 +258,9 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
         return rc;
     at->cut_version = view.image.set_version;
     at->first_rows = first_rows_of(&cut.shape);
+    at->rows = cut.shape.rows;
+    at->most_rows = cut.shape.tokens * cut.shape.group;
+    at->most_version = 0;
     if (capture)
         at->capture = capture;
     else

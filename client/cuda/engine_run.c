@@ -45,7 +45,8 @@ static int know_memories(struct attnd_engine *engine, const struct attnd_engine_
 }
 
 static int describe(struct attnd_engine *engine, uint32_t pool,
-                    const struct attnd_prepare_args *args, struct attnd_engine_run *run)
+                    const struct attnd_prepare_args *args, struct attnd_engine_run *run,
+                    struct engine_run *own)
 {
     struct attnd_pool_info info = {.size = sizeof(info)};
     int rc = attnd_pool_info(engine->session, pool, &info);
@@ -66,6 +67,7 @@ static int describe(struct attnd_engine *engine, uint32_t pool,
                                      .dim_qk = info.desc.dim_qk,
                                      .dim_vo = info.desc.dim_vo,
                                      .kv_dtype = info.desc.dtype};
+    attnd_engine_fused_pool(&info, run, own);
     return know_memories(engine, run);
 }
 
@@ -83,7 +85,7 @@ static int resolve(struct attnd_engine *engine, uint32_t prepared, uint32_t slot
     if (rc == 0)
         rc = attnd_engine_plan(engine, plan, serial, args.lane, &own->plan, &own->at);
     if (rc == 0)
-        rc = describe(engine, pool, &args, &run);
+        rc = describe(engine, pool, &args, &run, own);
     if (rc < 0)
         return rc;
     assert(own->at != NULL);
@@ -128,7 +130,8 @@ static struct engine_run *find_run(struct attnd_engine *engine, uint32_t prepare
 /* @early: not in a graph, where it brings nothing, and its edge would be in the way of an engine
  * that asks for edges in the plain way. */
 static int launch(struct attnd_engine *engine, const struct engine_run *run,
-                  const struct engine_kernel *kernel, CUstream stream, uint32_t early)
+                  const struct engine_kernel *kernel, struct attnd_engine_fused *fused,
+                  CUstream stream, uint32_t early)
 {
     CUdeviceptr resident = engine->block + engine->facts.resident_at;
     uint32_t number = kernel->number, first_worker = 0, gang = 1;
@@ -139,7 +142,7 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
                                            .serial = run->serial,
                                            .lane = run->lane,
                                            .first_rows = run->at->first_rows};
-    void *arguments[] = {&resident, &number, &first_worker, &gang, &launched};
+    void *arguments[] = {&resident, &number, &first_worker, &gang, &launched, fused};
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                    .value.programmaticStreamSerializationAllowed = 1};
     const CUlaunchConfig config = {.gridDimX = engine->workers,
@@ -157,8 +160,9 @@ static int launch(struct attnd_engine *engine, const struct engine_run *run,
 }
 
 static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
-                      CUstream stream)
+                      const struct attnd_cuda_fused_args *args, CUstream stream)
 {
+    struct attnd_engine_fused fused = {.k = 0};
     const struct engine_kernel *kernel;
     uint32_t number;
     int rc, captures;
@@ -172,20 +176,23 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     if (rc < 0)
         return rc;
     kernel = attnd_engine_kernel(engine, number, &rc);
-    if (kernel)
-        rc = launch(engine, run, kernel, stream, captures ? 0 : kernel->early);
+    if (kernel && args)
+        rc = attnd_engine_fuse(engine, run, kernel->decode_rows, args, stream, &fused);
+    if (rc == 0)
+        rc = launch(engine, run, kernel, &fused, stream, captures ? 0 : kernel->early);
     if (rc == 0 && !captures)
         attnd_engine_note_launch(engine, lane, stream);
     return rc;
 }
 
-int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared, CUstream stream)
+int attnd_engine_run(struct attnd_engine *engine, uint32_t lane, uint32_t prepared,
+                     const struct attnd_cuda_fused_args *args, CUstream stream)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
     pthread_mutex_lock(&engine->lock);
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    int rc = run_locked(engine, lane, prepared, stream);
+    int rc = run_locked(engine, lane, prepared, args, stream);
     (void)cuThreadExchangeStreamCaptureMode(&mode);
     pthread_mutex_unlock(&engine->lock);
     return rc;

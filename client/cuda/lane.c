@@ -1,5 +1,6 @@
 /*
- * lane.c - what went wrong in a lane, and plans whose lengths only the GPU knows.
+ * lane.c - what went wrong in a lane, and what only engines have that execute their own runs: plans
+ * whose lengths only the GPU knows, and runs that also rotate q and k and store k and v.
  */
 #include "client/cuda/stream.h"
 
@@ -32,6 +33,12 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
     return attnd_lane_failed(lane, code);
 }
 
+static int refuse_service(void)
+{
+    return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,
+                             ATTND_EXECUTE_SERVICE, ATTND_EXECUTE_ENGINE);
+}
+
 int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint32_t lane,
                               const struct attnd_cuda_plan_args *args, CUstream stream)
 {
@@ -47,7 +54,25 @@ int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint
     if (rc < 0)
         return rc;
     if (launcher->engine == NULL)
-        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,
-                                 ATTND_EXECUTE_SERVICE, ATTND_EXECUTE_ENGINE);
+        return refuse_service();
     return attnd_engine_cut(launcher->engine, plan, lane, &own, stream);
+}
+
+int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
+                                   const struct attnd_cuda_fused_args *args, CUstream stream)
+{
+    struct attnd_cuda_fused_args own;
+    int rc = attnd_args_take(&own, sizeof(own), args);
+
+    if (rc < 0)
+        return rc;
+    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
+    if (launcher == NULL)
+        return rc;
+    rc = attnd_stream_check_lane(lane);
+    if (rc < 0)
+        return rc;
+    if (launcher->engine == NULL)
+        return refuse_service();
+    return attnd_engine_run(launcher->engine, lane, prepared, &own, stream);
 }

@@ -219,7 +219,7 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     if (rc < 0)
         return rc;
     if (launcher->engine)
-        return attnd_engine_run(launcher->engine, lane, prepared, stream);
+        return attnd_engine_run(launcher->engine, lane, prepared, NULL, stream);
     CUresult result = attnd_ring(launcher, lane, prepared, stream);
     return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }

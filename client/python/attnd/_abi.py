@@ -118,6 +118,12 @@ CudaPlanArgs = _struct(  # of libattnd-cuda: it begins with its size, by which t
     size=u32, requests=u32, rows=u32, keys=u32, table_stride=u32, zero=u32, lengths=u64, table=u64,
     qo_indptr=u64, errors=u64,
 )  # fmt: skip
+CudaFusedArgs = _struct(  # likewise
+    "attnd_cuda_fused_args",
+    size=u32, rows=u32, k=u64, v=u64, k_row_stride=u32, k_head_stride=u32, v_row_stride=u32,
+    v_head_stride=u32, cos_sin=u64, positions=u64, slots=u64, table_rows=u32, rotary_dim=u32,
+    interleaved=u32, zero=u32,
+)  # fmt: skip
 PrefixDesc = _struct(
     "attnd_prefix_desc",
     size=u32, block_pages=u32, pages_max=u32, pages_low=u32, block_compute_us=u32,

@@ -110,6 +110,7 @@ _CUDA_PROTOTYPES = {
     "attnd_cuda_announce": (c.c_int, _H, _P),
     "attnd_cuda_plan_on_stream": (c.c_int, _H, _U32, _U32, _P, _P),
     "attnd_cuda_run_on_stream": (c.c_int, _H, _U32, _U32, _P),
+    "attnd_cuda_run_fused_on_stream": (c.c_int, _H, _U32, _U32, _P, _P),
     "attnd_cuda_stream_open": (c.c_int, _H),
     "attnd_cuda_lane_error": (c.c_int, _H, _U32),
     "cuStreamGetCaptureInfo_v2": (c.c_int, *(_P,) * 6),  # the driver's, which comes along

@@ -7,7 +7,9 @@ from __future__ import annotations
 import ctypes as c
 import typing
 
-from . import _convert, _device_plan
+import numpy
+
+from . import _convert, _device_plan, _fused
 from ._library import capture_of, cuda_or_error
 from ._settings import STRIDED, name_of
 from .errors import checked
@@ -94,6 +96,37 @@ class OnStream:
         handle = _stream(stream).cuda_stream
         checked(cuda_or_error().attnd_cuda_run_on_stream(native, self.lane, number, handle))
 
+    def run_fused(
+        self, q: Array, k: Array, v: Array, kv_cache: Layer, out: Array | None = None,
+        lse: Array | bool | None = None, *, cos_sin: Array | None = None,
+        positions: Array | None = None, slots: Array | None = None, interleaved: bool = False,
+        stream: int | None = None,
+    ) -> tuple[Array, Array | None]:  # fmt: skip
+        """run() on a GPU, and what engines have in front of it: q and k rotated, k and v stored in
+        the pages of the plan, whose lengths count them. Where the batch is of few rows each, all
+        of it is one launch.
+
+        q, k, v: as the QKV product leaves them, k and v [rows, num_kv_heads, head_dim]. q is left
+            as it is.
+        cos_sin: float32 [positions, 2, pairs], of each position the cosines, then the sines; None:
+            nothing is rotated. Elements i and pairs + i are a pair, or 2 i and 2 i + 1 where
+            @interleaved.
+        positions: int32 [rows] of the table; None: each row's own place among its request's keys.
+        slots: int32 [rows], page * page_size + token, where k and v go, or -1: nowhere; None:
+            where the plan has the row.
+
+        attnd_cuda_run_fused_on_stream() has the rest. Where the service's worker executes what a
+        stream launches, Unsupported is raised (field executor)."""
+        self._native("run_fused")
+        args = _fused.args_of(
+            self.pool, self.dtype, k, v, cos_sin, positions, slots, interleaved
+        )  # fmt: skip
+        layer = self.pool.layer_of(kv_cache)
+        if isinstance(lse, (bool, numpy.bool_)):
+            lse = True if lse else None
+        with self._one:
+            return self._run_on_stream(layer, q, out, lse, stream, args)
+
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
         service's kernels are on their way meanwhile. In front of the last kernel before run(), if
@@ -110,7 +143,7 @@ class OnStream:
         checked(cuda_or_error().attnd_cuda_announce(native, self._beside.cuda_stream))
         self._announced = capture_of(here.cuda_stream)
 
-    def _run_on_stream(self, layer, q, out, lse, stream):
+    def _run_on_stream(self, layer, q, out, lse, stream, fused=None):
         import torch
 
         if out is None:
@@ -125,11 +158,12 @@ class OnStream:
         if self._announced is not None and self._announced == capture:
             here.wait_stream(self._beside)
             self._announced = None
-        checked(
-            cuda_or_error().attnd_cuda_run_on_stream(
-                self.session.native(), self.lane, number, here.cuda_stream
-            )
-        )
+        run, handle = (self.session.native(), self.lane, number), here.cuda_stream
+        if fused is None:
+            checked(cuda_or_error().attnd_cuda_run_on_stream(*run, handle))
+        else:
+            args = c.byref(fused)
+            checked(cuda_or_error().attnd_cuda_run_fused_on_stream(*run, args, handle))
         return out, lse
 
     def _prepare(self, layer, tensors, captured=False):

@@ -28,9 +28,10 @@ class EnginesTest(unittest.TestCase):
             k=["k0", "k1"], v=["v0", "v1"],
             q=[Buffer(3, 8, 128, stride=(1536, 128, 1))] * 2,
             o=[Buffer(3, 8, 128, stride=(1024, 128, 1))] * 2,
+            new_k=[Buffer(3, 2, 128)] * 2, new_v=[Buffer(3, 2, 128)] * 2, cos_sin="angles",
         )  # fmt: skip
 
-    def made(self, announces=False, batches=1):
+    def made(self, announces=False, batches=1, fuses=False):
         """The classes that stand for the package's, a session, and attention of the last batch."""
         made = {
             name: mock.create_autospec(getattr(attnd, name))
@@ -39,7 +40,7 @@ class EnginesTest(unittest.TestCase):
         with mock.patch.multiple(attnd, **made):
             session = ways.AttndSession(self.buffers, "/a/socket", "engine 0 D")
             for _ in range(batches):
-                way = session.attention(self.batch, self.buffers, announces)
+                way = session.attention(self.batch, self.buffers, announces, fuses)
             return made, session, way
 
     def test_the_plan_is_of_the_rows_among_those_of_k_and_v(self):
@@ -64,6 +65,21 @@ class EnginesTest(unittest.TestCase):
         session.close()
         way.attention.close.assert_called_once_with()
         session.session.close.assert_called_once_with()
+
+    def test_a_run_that_also_rotates_is_given_k_and_v_of_the_product(self):
+        for fuses in False, True:
+            _, _, way = self.made(fuses=fuses)
+            self.assertEqual(way.appends, fuses)
+            way.attend(1)
+            self.assertEqual(way.attention.run.called, not fuses)
+        way.attention.run_fused.assert_called_once_with(
+            self.buffers.q[1], self.buffers.new_k[1], self.buffers.new_v[1], 1, self.buffers.o[1],
+            cos_sin="angles",
+        )  # fmt: skip
+        self.buffers.new_k[0].shape = 3, 1, 128  # 16 rows on a head of K
+        self.assertTrue(self.made(fuses=True)[2].appends)
+        self.batch.rows[0] = 3
+        self.assertFalse(self.made(fuses=True)[2].appends)
 
     def test_several_batches_have_plans_of_one_pool(self):
         made, session, _ = self.made(batches=2)

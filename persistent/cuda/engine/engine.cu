@@ -11,6 +11,7 @@
  */
 #include "persistent/cuda/dispatch/resolve.cuh"
 #include "persistent/cuda/engine/cut.cuh"
+#include "persistent/cuda/engine/rotate.cuh"
 #include "persistent/cuda/engine/tables.cuh"
 #include "persistent/cuda/items/item.cuh"
 
@@ -415,4 +416,22 @@ extern "C" __global__ void ATTND_CLUSTER(attnd::cut_blocks)
     } else {
         cut_first(session, plan, args);
     }
+}
+
+/* In front of a run, after the refresh or cut of its plan. */
+extern "C" __global__ void attnd_engine_rotate(attnd::EngineSession *session,
+                                               const attnd::EnginePlan *plan, uint32_t slot,
+                                               uint32_t serial, uint32_t lane,
+                                               const __grid_constant__ attnd_engine_fused args)
+{
+    using namespace attnd;
+    grid_release();
+    grid_wait();
+    const EngineDecision decision = plan->decision;
+    const EngineRun prepared = session->runs[slot];
+    if (decision.code || prepared.plan != plan || prepared.serial != serial)
+        return; /* the run says so */
+    const ActiveRun *run = rotate_run(session, plan, slot);
+    if (!rotate_all(args, run, &session->active[slot].tables, decision))
+        set_if_zero(&session->errors[lane], uint32_t(ATTND_E_RANGE));
 }

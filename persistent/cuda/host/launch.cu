@@ -190,7 +190,8 @@ static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first
 {
     const Variant variant = variant_get(v);
     EngineLaunch none = {};
-    void *arguments[] = {&resident, &v, &first, &gang, &none};
+    attnd_engine_fused fused = {};
+    void *arguments[] = {&resident, &v, &first, &gang, &none, &fused};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -53,8 +53,8 @@ __device__ __forceinline__ void append_rows(const Item &item, uint32_t index)
         const T *v_in = reinterpret_cast<const T *>(run->v_rows) + int64_t(row) * plan.v_pitch.row +
                         int64_t(head) * plan.v_pitch.head + d;
         if constexpr (Policy::narrow) {
-            const float k_by = Policy::reciprocal(item, head, false);
-            const float v_by = Policy::reciprocal(item, head, true);
+            const float k_by = kv_reciprocal(item.maps->tables, plan, head, false);
+            const float v_by = kv_reciprocal(item.maps->tables, plan, head, true);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 k[d + i] = from_float<KV>(Policy::rotated(item, k_in, d + i, turned) * k_by);

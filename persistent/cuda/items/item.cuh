@@ -8,6 +8,7 @@
 #include "persistent/cuda/machine/scalar.cuh"
 #include "persistent/cuda/state/resident.cuh"
 #include "persistent/visible.h"
+#include "schemas/engine.h"
 
 namespace attnd
 {
@@ -18,6 +19,11 @@ namespace attnd
 template <int D> constexpr bool decodes = D <= (portable ? 128 : 256);
 template <int D> constexpr uint32_t decode_rows = D == 256 || portable ? 8 : 16;
 constexpr uint32_t decode_rows_max = 16;
+/* Whether a kernel can rotate q and store new keys in front of an item of decode. */
+template <int D> constexpr bool fuses = decodes<D> && !portable;
+static_assert(decode_rows<128> * 128 * 2 <= ATTND_FUSED_ITEM_BYTES &&
+                  decode_rows<256> * 256 * 2 <= ATTND_FUSED_ITEM_BYTES,
+              "room for rotated rows");
 
 /* Where a packed row of a decode item goes to. */
 struct RowOut {

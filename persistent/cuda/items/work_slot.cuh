@@ -100,8 +100,8 @@ __device__ __forceinline__ WorkSlot *warmup_slot()
     return &slot;
 }
 
-/* @first: the number of the first item. */
-__device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first)
+/* @first: the number of the first item. @givers: warps that say when a slot is full. */
+__device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first, uint32_t givers)
 {
     uint32_t sm;
     asm("mov.u32 %0, %smid;" : "=r"(sm));
@@ -109,7 +109,7 @@ __device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first)
     work->traced = first;
     for (int s = 0; s < work_slots; s++) {
         work->slot[s].place = 1u << 16 | sm;
-        barrier_init(&work->full[s], 1);
+        barrier_init(&work->full[s], givers);
         barrier_init(&work->empty[s], consumer_threads / 32 + loader_warps);
     }
 }

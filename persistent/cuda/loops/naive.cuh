@@ -165,6 +165,8 @@ __device__ __noinline__ void attend_rows(const Item &item, uint32_t first, uint3
         uint32_t index = item.tile.row_begin + token;
         const T *q = reinterpret_cast<const T *>(run->q) + int64_t(index) * plan.q_pitch.row +
                      int64_t(head) * plan.q_pitch.head;
+        if (item.packed_rows <= decode_rows<D>) /* rotated ones may lie elsewhere */
+            q = reinterpret_cast<const T *>(item.q[r]);
         const typename Policy::Row scored = Policy::row(item, index, head);
         NaiveRow<D> row;
         naive_begin<T, D, Policy>(item, plan, q, scored, lane, row);

@@ -158,18 +158,6 @@ struct Fp8 : Varied {
         return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings);
     }
 
-    /* One over the scale of K or of V of head @head. */
-    __device__ static float reciprocal(const Item &item, uint32_t head, bool of_v)
-    {
-        const RunTables &tables = item.maps->tables;
-        float scale = 1.0f;
-        if (has(item, ATTND_OPTION_SCALES))
-            scale = of_v ? tables.variant->v_scale : tables.variant->k_scale;
-        if (has(item, ATTND_OPTION_HEAD_SCALES))
-            scale *= __ldcg(tables.kv_scales + (of_v ? item.run->plan.heads_kv : 0) + head);
-        return __frcp_rn(scale);
-    }
-
     /* As stored(), before it is rounded. */
     template <typename T>
     __device__ static float rotated(const Item &item, const T *row, uint32_t d, int32_t position)

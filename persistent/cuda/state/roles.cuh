@@ -45,6 +45,20 @@ __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(consumer_threads) : "memory");
 }
 
+/* The producers' two barriers, one for every second work: what the fetch warp has left for the
+ * loader warps is there. It goes on by fused_ready(), or waits for them, too. */
+__device__ __forceinline__ void fused_ready(uint32_t number)
+{
+    __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"r"(6 + number % 2), "n"(producer_threads) : "memory");
+}
+
+__device__ __forceinline__ void fused_sync(uint32_t number)
+{
+    __syncwarp();
+    asm volatile("bar.sync %0, %1;" ::"r"(6 + number % 2), "n"(producer_threads) : "memory");
+}
+
 /* The lanes of a consumer warp wait for each other, as by __syncwarp(). But of a barrier ptxas
  * takes it that they go on together: where a function begins with it, branches on what is uniform()
  * need no code for lanes that went another way. (__syncwarp() does not say so.) */

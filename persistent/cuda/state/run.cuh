@@ -48,6 +48,18 @@ struct RunTables {
     const float *kv_scales;       /* [2][heads_kv] with ATTND_OPTION_HEAD_SCALES */
 };
 
+/* One over the scale of K or of V of head @head. */
+__device__ __forceinline__ float kv_reciprocal(const RunTables &tables, const attnd_plan_head &plan,
+                                               uint32_t head, bool of_v)
+{
+    float scale = 1.0f;
+    if (plan.options & ATTND_OPTION_SCALES)
+        scale = of_v ? tables.variant->v_scale : tables.variant->k_scale;
+    if (plan.options & ATTND_OPTION_HEAD_SCALES)
+        scale *= __ldcg(tables.kv_scales + (of_v ? plan.heads_kv : 0) + head);
+    return __frcp_rn(scale);
+}
+
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {

@@ -32,6 +32,11 @@ __device__ __forceinline__ void engine_copy_run(FetchWarp *fetch, uint4 of_plan,
         copy->passes = uint8_t(facts >> 16);
         if (facts & 0xffff)
             copy->aligned = 0;
+        if (fetch->fused->q) {
+            const uint32_t heads = copy->plan.heads_q, dim = copy->plan.dim_qk;
+            copy->q = reinterpret_cast<const char *>(fetch->fused->q);
+            copy->plan.q_pitch = {int64_t(heads) * dim, int64_t(dim)};
+        }
     }
     __syncwarp();
 }
@@ -123,6 +128,8 @@ __device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *til
     }
     fetch->copied = 1;
     __syncwarp();
+    if (fuses<D> && fetch->fused->k)
+        fused_sync(first_item<D> + 1);
     return fetch->worker;
 }
 

@@ -330,6 +330,8 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
             resident->doing[fetch->worker] = index == nothing ? state_left : state_item;
             barrier_arrive(&fetch->work->full[number % work_slots], 1);
         }
+        if (fuses<D> && fetch->fused->k)
+            fused_ready(number);
         if (index == nothing)
             return;
         /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */

@@ -15,9 +15,10 @@ struct FetchWarp {
     Resident *resident;
     WorkSlots *work;
     uint32_t worker, variant, gang, cursor;
-    uint32_t copied;    /* 1 + the position whose run is in run_copy[copy] */
-    uint32_t copy;      /* the one the last work slot refers to */
-    uint32_t completed; /* work accounted for */
+    uint32_t copied;                 /* 1 + the position whose run is in run_copy[copy] */
+    uint32_t copy;                   /* the one the last work slot refers to */
+    uint32_t completed;              /* work accounted for */
+    const attnd_engine_fused *fused; /* the kernel's argument */
 };
 
 constexpr uint32_t nothing = 0xffffffffu;

@@ -73,5 +73,6 @@ __device__ attnd_kernel_facts FACTS(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND
     attnd::tile_bytes<ATTND_VARIANT_DIM, attnd::POLICY(ATTND_VARIANT_POLICY)>,
     sizeof(attnd::EngineSession) + sizeof(attnd::Resident),
     attnd::portable,
+    attnd::fuses<ATTND_VARIANT_DIM> ? attnd::decode_rows<ATTND_VARIANT_DIM> : 0,
 };
 }

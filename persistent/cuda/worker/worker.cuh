@@ -20,6 +20,7 @@
 #include "persistent/cuda/loops/prefill_warps.cuh"
 #include "persistent/cuda/loops/staged.cuh"
 #include "persistent/cuda/worker/fetch.cuh"
+#include "persistent/cuda/worker/fused.cuh"
 
 namespace attnd
 {
@@ -316,7 +317,7 @@ __device__ __forceinline__ void gang_ends(uint32_t block)
 template <typename T, int D, typename Policy>
 __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang,
-                    EngineLaunch launch)
+                    EngineLaunch launch, attnd_engine_fused fused)
 {
     grid_release(); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
@@ -335,9 +336,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         work->launch = launch;
     }
     if (threadIdx.x == 0) {
-        work_init(work, first_item<D>);
+        const uint32_t givers = fuses<D> && fused.k ? 1 + loader_warps : 1;
+        work_init(work, first_item<D>, givers);
         if (first_item<D> != 0)
-            barrier_arrive(&work->full[warmup % work_slots], 1);
+            barrier_arrive(&work->full[warmup % work_slots], givers);
         fence_barrier_init();
     } else if (warp == 1) {
         if constexpr (first_item<D> != 0)
@@ -373,7 +375,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
         if (warp == 0 || warms_up) {
-            FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
+            FetchWarp fetch = {resident, work, worker, variant,       gang,
+                               0,        0,    0,      first_item<D>, &fused};
             if (!warms_up && !launch.plan)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
@@ -388,7 +391,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         } else if constexpr (D == latent_dim) {
             load_latents(&bars);
         } else {
-            load<T, D, Policy>(&bars);
+            if (fuses<D> && fused.k)
+                fused_load<T, D, Policy>(fused, worker);
+            else
+                load<T, D, Policy>(&bars);
         }
     }
 }
