@@ -193,9 +193,11 @@ struct attnd_cuda_fused_args {
  * Threads: as attnd_cuda_run_on_stream(). Return: 0: it is in the stream; -ATTND_E_UNSUPPORTED,
  * field executor: the service executes the session's runs; field levels: the batch has more than
  * one; field position_encoding: the batch has a rotation of its own; field dim_vo: V lies in the
- * rows of K; field head_dim: of more than 256 elements; -ATTND_E_PERMISSION (pool): attached for
- * reading; -ATTND_E_INVALID naming k, v, kv_cos_sin or what else is missing or does not lie at a
- * multiple of 16 bytes; -ATTND_E_RANGE, naming rows or rope_dim; and as attnd_cuda_run_on_stream().
+ * rows of K; field head_dim: of more than 256 elements; field stride: rows of q, or of the pool, do
+ * not keep 16-byte alignment; -ATTND_E_PERMISSION (field pool): attached for reading;
+ * -ATTND_E_INVALID, naming k, v or q, which are missing or do not lie at a multiple of 16 bytes or
+ * have strides that are none of 8 elements, position_encoding: the other arrays, at 16 and 4 bytes,
+ * or reserved; -ATTND_E_RANGE, naming rows or rope_dim; and as attnd_cuda_run_on_stream().
  */
 int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                                    const struct attnd_cuda_fused_args *args, CUstream stream);

@@ -176,7 +176,9 @@ static int run_locked(struct attnd_engine *engine, uint32_t lane, uint32_t prepa
     if (rc < 0)
         return rc;
     kernel = attnd_engine_kernel(engine, number, &rc);
-    if (kernel && args)
+    if (kernel == NULL)
+        return rc;
+    if (args)
         rc = attnd_engine_fuse(engine, run, kernel->decode_rows, args, stream, &fused);
     if (rc == 0)
         rc = launch(engine, run, kernel, &fused, stream, captures ? 0 : kernel->early);
