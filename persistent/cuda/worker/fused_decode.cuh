@@ -1,7 +1,8 @@
 /*
- * fused_decode.cuh - rows of q, and the new key and value, of an item whose request has one row: as
- * fused_move() does it for any rows, but in a third of the instructions. A launch comes to them
- * when they are in no cache, and waits for each line of them.
+ * fused_decode.cuh - rows of q, and the new key and value, of an item whose request has one row:
+ * what fused_move() does for any rows, but angles and a place are found once for all of them. A
+ * launch comes to these instructions when they are in no cache, and waits for each line of them. So
+ * they are executed for nothing before, by each warp a part.
  */
 #ifndef ATTND_PERSISTENT_CUDA_WORKER_FUSED_DECODE_CUH
 #define ATTND_PERSISTENT_CUDA_WORKER_FUSED_DECODE_CUH
