@@ -203,6 +203,70 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
     }
 }
 
+/* The same of up to @most parts, for many rows: a lane for four dims of a row, whose loads are all
+ * in flight at once. So the last part is loaded again in place of those that are not there: a load
+ * that depends on anything would be waited for, in front of the next. Results have the bits that
+ * merge_rows() gives them. */
+template <typename T, int D, typename Policy, uint32_t most>
+__device__ __noinline__ void merge_few(const ActiveRun *run, attnd_merge merge,
+                                       const uint32_t *parts, uint32_t kv_head)
+{
+    __builtin_assume(__isShared(run) && __isShared(parts));
+    constexpr uint32_t per_row = D / 4;
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t group = plan.group, last = uniform(merge.part_count) - 1;
+    const uint32_t dim = Policy::template dim_vo<D>(plan), heads_q = plan.heads_q;
+    const uint32_t units = uniform(merge.row_count * group * per_row);
+    const float2 *const states = reinterpret_cast<const float2 *>(run->states);
+#pragma unroll 1
+    for (uint32_t unit = consumer_thread(); unit < units; unit += consumer_threads) {
+        const uint32_t d = unit % per_row * 4;
+        const bool in = Policy::in_vo(plan, d);
+        const float *const outputs = run->outputs + (in ? d : 0);
+        const Divided at = divided(unit / per_row, group, run->group_reciprocal);
+        const uint32_t head = kv_head * group + at.rest;
+        float2 state[most];
+        float4 value[most];
+        float top = -INFINITY;
+        bool sees = false;
+#pragma unroll
+        for (uint32_t p = 0; p < most; p++) {
+            const uint32_t place = (parts[min(p, last)] + at.quotient) * heads_q + head;
+            state[p] = __ldcg(states + place);
+            value[p] = __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(place) * dim));
+        }
+#pragma unroll
+        for (uint32_t p = 0; p < most; p++) {
+            top = fmaxf(top, state[p].x);
+            sees |= state[p].y != 0.0f;
+        }
+        const float base = top == -INFINITY ? 0.0f : top;
+        Merging half[2]; /* every second part each */
+        float sum[most];
+#pragma unroll
+        for (uint32_t p = 0; p < most; p++) {
+            const float weight = exp2_fast(state[p].x - base);
+            sum[p] = p <= last ? __fmul_rn(weight, state[p].y) : 0.0f;
+            if (p <= last)
+                half[p % 2].add(weight, value[p]);
+        }
+#pragma unroll
+        for (uint32_t step = 1; step < most; step *= 2) /* as lanes add them up */
+#pragma unroll
+            for (uint32_t p = 0; p < most; p += 2 * step)
+                sum[p] = __fadd_rn(sum[p], sum[p + step]);
+        float m = top, l = sum[0];
+        const float fade = Policy::finish(run, head, &m, &l);
+        if (!in)
+            continue;
+        const float4 &a = half[0].value, &b = half[1].value;
+        const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);
+        l = sum_stored(l, sees, false);
+        row_store<T>(plan, out, d, make_float2((a.x + b.x) * fade, (a.y + b.y) * fade), m, l);
+        row_store<T>(plan, out, d + 2, make_float2((a.z + b.z) * fade, (a.w + b.w) * fade), m, l);
+    }
+}
+
 /* All consumers: merges number @first + i for each bit i of @todo, of a few rows each: rows of a
  * shared prefix, of which each has keys of its own. Each warp has a unit of several at a time,
  * because what is waited for is the way to memory and back. */
@@ -313,8 +377,14 @@ __device__ __forceinline__ void merge_arrive(const Item &item, bool last = false
     const uint32_t *parts = run->merge_parts + merge.part_begin;
     if (merge.part_count <= 32)
         parts = item.parts;
+    const bool many = uniform(merge.row_count * run->plan.group) > 8;
+    const uint32_t count = uniform(merge.part_count);
     if constexpr (D == latent_dim)
         merge_wide<T, D, Policy>(run, merge, parts, item.kv_head);
+    else if (many && count <= 4)
+        merge_few<T, D, Policy, 4>(run, merge, parts, item.kv_head);
+    else if (many && count <= 8)
+        merge_few<T, D, Policy, 8>(run, merge, parts, item.kv_head);
     else
         merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
 }
