@@ -185,10 +185,12 @@ inline __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan
     if (lane < 6)
         reinterpret_cast<uint64_t *>(&build->entries)[lane] =
             uint64_t(copy) + (&plan.entries_offset_bytes)[lane];
-    if (lane < 3) /* a lane each */
-        (&build->page_reciprocal)[lane] = reciprocal_of(lane == 0   ? page_size
-                                                        : lane == 1 ? plan.group
-                                                                    : plan.heads_kv);
+    if (lane < 3) { /* a lane each */
+        uint32_t *const to = lane == 0   ? &build->page_reciprocal
+                             : lane == 1 ? &build->group_reciprocal
+                                         : &build->heads_reciprocal;
+        *to = reciprocal_of(lane == 0 ? page_size : lane == 1 ? plan.group : plan.heads_kv);
+    }
     if (lane == 0) {
         const uint64_t rows = uint64_t(plan.partial_rows) * plan.heads_q;
         fill_scales(&build->plan, copy);

@@ -273,6 +273,8 @@ __device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_e
         words->group_reciprocal = reciprocal_of(args.shape.group);
         words->heads_reciprocal = reciprocal_of(args.shape.heads_kv);
         words->passes = uint8_t(many);
+        words->page_size = args.shape.page_size; /* for items: no word of the plan's */
+        words->page_reciprocal = reciprocal_of(args.shape.page_size);
     }
     __syncthreads();
 }
@@ -302,6 +304,27 @@ __device__ __forceinline__ void write_plan(const attnd_team *team, const EngineS
     plan->advance_version = 0;
 }
 
+/* Of what worker @worker begins with, what a warp writes. @page: of the item's, this lane's;
+ * @tokens: of a block. */
+inline __device__ __noinline__ void write_item(EngineFirst *to, uint32_t worker, int32_t page,
+                                               uint32_t tokens)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const CutShared *shared = cut_shared();
+    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(shared->words);
+    const attnd_tile &tile = shared->tiles[worker];
+    const attnd_merge merge = tile.first_merge;
+    /* Parts lie side by side; those of refused requests are no exception. */
+    const uint32_t rows = merge.part_begin ? tile.row_count : tokens;
+    to->item.pages[lane] = page;
+    to->item.parts[lane] = lane < merge.part_count ? shared->partials[worker] + lane * rows : 0;
+    if (lane < sizeof(tile) / 4)
+        reinterpret_cast<uint32_t *>(&to->item.tile)[lane] =
+            reinterpret_cast<const uint32_t *>(&tile)[lane];
+    if (lane < first_queries)
+        to->q[lane] = query_at(tile, run, shared->heads[worker], lane);
+}
+
 /* First items of workers. A lane makes one of them, then a warp finds and writes what each needs.
  */
 __device__ __forceinline__ void write_first(const attnd_team *team, EnginePlan *plan,
@@ -320,6 +343,13 @@ __device__ __forceinline__ void write_first(const attnd_team *team, EnginePlan *
         const uint32_t t = shared->first_of[place.tile];
         const uint32_t b = attnd_cut_block_at(&cut, result.blocks, t);
         attnd_cut_tile(shape, &cut, b, t - cut.place[b].tile, &shared->tiles[team->thread]);
+        const attnd_tile &tile = shared->tiles[team->thread];
+        PlannedItem *item = &plan->first[team->thread].item;
+        item->generation = 0;
+        item->kv_head = place.head;
+        item_plan(item, tile, reinterpret_cast<const ActiveRun *>(shared->words), place.head);
+        item_ends(item, tile, reinterpret_cast<const ActiveRun *>(shared->words),
+                  max(cut.kv_len[tile.entry], 0));
         shared->heads[team->thread] = place.head;
         shared->partials[team->thread] = attnd_cut_partial(shape, &cut, b);
     }
@@ -341,21 +371,7 @@ __device__ __forceinline__ void write_first(const attnd_team *team, EnginePlan *
         const uint32_t worker = i * team_warps + team->group;
         if (worker >= workers)
             return;
-        const attnd_tile *tile = &shared->tiles[worker];
-        const attnd_merge merge = tile->first_merge;
-        EngineFirst *first = &plan->first[worker];
-        /* Parts lie side by side; those of refused requests are no exception. */
-        const uint32_t rows = merge.part_begin ? tile->row_count : shape->tokens;
-        first->pages[team->lane] = pages[i];
-        first->parts[team->lane] =
-            team->lane < merge.part_count ? shared->partials[worker] + team->lane * rows : 0;
-        if (team->lane < sizeof(attnd_tile) / 4)
-            reinterpret_cast<uint32_t *>(&first->tile)[team->lane] =
-                reinterpret_cast<const uint32_t *>(tile)[team->lane];
-        if (team->lane == 0) {
-            first->kv_len = max(cut.kv_len[tile->entry], 0);
-            first->kv_head = shared->heads[worker];
-        }
+        write_item(&plan->first[worker], worker, pages[i], shape->tokens);
     }
 }
 

@@ -13,7 +13,6 @@
 #include "persistent/cuda/engine/cut.cuh"
 #include "persistent/cuda/engine/rotate.cuh"
 #include "persistent/cuda/engine/tables.cuh"
-#include "persistent/cuda/items/item.cuh"
 
 namespace attnd
 {
@@ -215,13 +214,25 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
                       code, 0};
 }
 
+/* An item that lies in shared memory, to where its worker reads it. A warp. */
+__device__ __forceinline__ void first_write(EngineFirst *to, const EngineFirst *first,
+                                            uint32_t lane)
+{
+    constexpr uint32_t vectors = (sizeof(first->item) + sizeof(first->q)) / 16;
+    static_assert(vectors <= 32, "a vector a lane");
+    if (lane < vectors)
+        reinterpret_cast<uint4 *>(to)[lane] = reinterpret_cast<const uint4 *>(first)[lane];
+    __syncwarp();
+}
+
 /* First items. A warp each. */
 __device__ __forceinline__ void refresh_first(EnginePlan *plan, const Refresh &refresh,
                                               uint32_t workers)
 {
     extern __shared__ uint4 words[]; /* an ActiveRun without its maps */
+    __shared__ EngineFirst firsts[refresh_threads / 32];
     const uint32_t lane = threadIdx.x % 32;
-    if (threadIdx.x < 32)
+    if (threadIdx.x < run_plan_bytes / 16)
         words[lane] = reinterpret_cast<const uint4 *>(plan->words)[lane];
     __syncthreads();
     ActiveRun *run = reinterpret_cast<ActiveRun *>(words);
@@ -232,25 +243,22 @@ __device__ __forceinline__ void refresh_first(EnginePlan *plan, const Refresh &r
     }
     __syncthreads();
     for (uint32_t worker = threadIdx.x / 32; worker < workers; worker += refresh_threads / 32) {
-        EngineFirst *first = &plan->first[worker];
+        EngineFirst *first = &firsts[threadIdx.x / 32];
         if (worker >= refresh.items)
             return;
         const ItemPlace place = item_place(run, worker, workers);
-        const attnd_tile *tile = run->tiles + place.tile;
-        const uint32_t page = tile->kv_begin / run->page_size + lane;
-        first->pages[lane] =
-            page < tile->of_entry.page_count ? run->kv_pages[tile->of_entry.page_begin + page] : 0;
-        first->parts[lane] = lane < tile->first_merge.part_count
-                                 ? run->merge_parts[tile->first_merge.part_begin + lane]
-                                 : 0;
-        if (lane < sizeof(attnd_tile) / 4)
-            reinterpret_cast<uint32_t *>(&first->tile)[lane] =
-                reinterpret_cast<const uint32_t *>(tile)[lane];
-        if (lane == 0) {
-            first->kv_len =
-                run->kv_len[uint64_t(refresh.generation) * run->plan.entries_max + tile->entry];
-            first->kv_head = place.head;
-        }
+        item_load(&first->item, run, tile_word(run, place.tile, lane), refresh.generation, lane,
+                  [&] {
+                      const attnd_tile &tile = first->item.tile;
+                      if (lane < first_queries)
+                          first->q[lane] = query_at(tile, run, place.head, lane);
+                      if (lane == 0) {
+                          first->item.generation = refresh.generation;
+                          first->item.kv_head = place.head;
+                          item_plan(&first->item, tile, run, place.head);
+                      }
+                  });
+        first_write(&plan->first[worker], first, lane);
     }
 }
 

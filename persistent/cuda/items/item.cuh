@@ -40,34 +40,19 @@ struct Scoring {
 
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
-struct Item {
-    const ActiveRun *run;  /* a copy beside the consumers */
-    const ActiveRun *maps; /* the run itself: its tensor maps */
-    Live *live;            /* what is counted */
-    const char *k, *v;     /* planes, at the head */
-    uint32_t generation;   /* of lengths and pages */
-    attnd_tile tile;
-    uint32_t kv_head;
-    uint32_t packed_rows;
-    int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
-    int32_t kv_begin, kv_end;
-    Scoring scoring;     /* a policy that has any sets it, and the next */
-    float v_scale;       /* of the head, beside the plan's */
-    uint32_t page_first; /* of the entry's list: where the range begins */
-    uint32_t *arrivals;  /* of its first merge */
-    /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
-    int32_t pages[32];              /* from page_first on */
-    uint32_t parts[32];             /* of the tile's first merge */
+struct Item : PlannedItem {
+    const ActiveRun *run;           /* a copy beside the consumers */
+    const ActiveRun *maps;          /* the run itself: its tensor maps */
+    Live *live;                     /* what is counted */
+    const char *k, *v;              /* planes, at the head */
+    Scoring scoring;                /* a policy that has any sets it, and the next */
+    float v_scale;                  /* of the head, beside the plan's */
     const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */
     RowOut out[decode_rows_max]; /* found by the consumers while its first keys are on their way */
-    /* No block of keys below it is computed by many rows: kv_begin, or more once the item has
-     * failed. */
-    mutable int32_t floor;
     /* 0, or the ATTND_E_* that it fails with. Its loops look at this now and then. Set by the warp
      * that finds something wrong, and by the fetch warp when the run is cancelled. */
     mutable uint32_t failed;
-    mutable int32_t ending;        /* 1: few of its keys are left */
-    uint32_t rows_begin, rows_end; /* of latents: the packed rows that are computed */
+    mutable int32_t ending; /* 1: few of its keys are left */
 };
 
 /* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
@@ -134,67 +119,67 @@ __device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t til
     return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
 }
 
-/* What the second brings, a lane's part of it. */
-struct ItemWords {
-    int32_t len, page;
-    uint32_t part;
-};
+/* What follows from a tile without another trip. One thread. @t: the item's, or a copy of it. */
+__device__ __forceinline__ void item_plan(PlannedItem *item, const attnd_tile &t,
+                                          const ActiveRun *run, uint32_t head)
+{
+    __builtin_assume(__isShared(run));
+    item->packed_rows = item->rows_end = t.row_count * run->plan.group;
+    item->rows_begin = 0;
+    item->kv_begin = item->floor = int32_t(t.kv_begin);
+    item->page_first = divided(t.kv_begin, run->page_size, run->page_reciprocal).quotient;
+    item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + head;
+}
 
-/* And this the second, of the whole warp, with the tile in @word. The parts of @item that do not
- * come from there are set. Nobody can begin before it is over: all that is done meanwhile is done
- * before its loads are waited for. @known: they are in @words. Return: the item's packed rows. */
-template <int D>
-__device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
-                                              uint32_t lane, bool known, const ItemWords &words)
+/* And of its entry's length @len. */
+__device__ __forceinline__ void item_ends(PlannedItem *item, const attnd_tile &t,
+                                          const ActiveRun *run, int32_t len)
+{
+    __builtin_assume(__isShared(run));
+    const uint64_t planned = uint64_t(t.of_entry.page_count) * run->page_size;
+    const int32_t kv_len = min(len, int32_t(min(planned, uint64_t(0x7fffffff))));
+    item->kv_len = kv_len;
+    item->kv_end = t.kv_end < uint32_t(kv_len) ? int32_t(t.kv_end) : kv_len;
+}
+
+/* Packed row @r of a tile's item for KV head @head: bytes from the beginning of q. */
+__device__ __forceinline__ int64_t query_at(const attnd_tile &t, const ActiveRun *run,
+                                            uint32_t head, uint32_t r)
+{
+    __builtin_assume(__isShared(run));
+    const uint32_t group = run->plan.group;
+    const Divided at = divided(r, group, run->group_reciprocal);
+    const uint32_t row = t.row_begin + at.quotient, q_head = head * group + at.rest;
+    return (row * run->plan.q_pitch.row + q_head * run->plan.q_pitch.head) * 2;
+}
+
+/* And this is the second, of the whole warp, with the tile in @word. Nobody can begin before it is
+ * over: @meanwhile is done, with what item_plan() needs, before its loads are waited for. */
+template <typename Meanwhile>
+__device__ __forceinline__ void item_load(PlannedItem *item, const ActiveRun *run, uint32_t word,
+                                          uint32_t generation, uint32_t lane,
+                                          const Meanwhile &meanwhile)
 {
     __builtin_assume(__isShared(item) && __isShared(run));
     if (lane < sizeof(attnd_tile) / 4)
         reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
     __syncwarp();
     const attnd_tile &t = item->tile;
-    const uint32_t page_begin = t.of_entry.page_begin, page_count = t.of_entry.page_count;
-    const uint32_t kv_begin = t.kv_begin, kv_end = t.kv_end;
-    const uint32_t page_first = divided(kv_begin, run->page_size, run->page_reciprocal).quotient;
-    int32_t page = words.page, len = words.len;
-    uint32_t part = words.part;
-    if (!known) {
-        page = 0;
-        part = 0;
-        len = __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
-        if (page_first + lane < page_count)
-            page = __ldcg(run->kv_pages + page_begin + page_first + lane);
-        if (lane < t.first_merge.part_count)
-            part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
-    }
-
-    const uint32_t group = run->plan.group, packed_rows = t.row_count * group;
-    const int32_t planned =
-        int32_t(min(uint64_t(page_count) * run->page_size, uint64_t(0x7fffffff)));
-    if (packed_rows <= decode_rows<D> && lane < decode_rows<D>) {
-        const Divided at = divided(lane, group, run->group_reciprocal);
-        const uint32_t row = t.row_begin + at.quotient, head = item->kv_head * group + at.rest;
-        const int64_t from = row * run->plan.q_pitch.row + head * run->plan.q_pitch.head;
-        item->q[lane] = lane < packed_rows ? run->q + from * 2 : nullptr;
-    }
-    if (lane == 0) {
-        item->packed_rows = packed_rows;
-        if (D == latent_dim) {
-            item->rows_begin = 0;
-            item->rows_end = packed_rows;
-        }
-        item->kv_begin = item->floor = int32_t(kv_begin);
-        item->page_first = page_first;
-        item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
-    }
+    const uint32_t at = divided(t.kv_begin, run->page_size, run->page_reciprocal).quotient + lane;
+    int32_t page = 0;
+    uint32_t part = 0;
+    const int32_t len =
+        __ldcg(run->kv_len + uint64_t(generation) * run->plan.entries_max + t.entry);
+    if (at < t.of_entry.page_count)
+        page = __ldcg(run->kv_pages + t.of_entry.page_begin + at);
+    if (lane < t.first_merge.part_count)
+        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+    meanwhile();
     item->pages[lane] = page;
     item->parts[lane] = part;
-    const int32_t kv_len = min(len, planned);
-    if (lane == 0) {
-        item->kv_len = kv_len;
-        item->kv_end = kv_end < uint32_t(kv_len) ? int32_t(kv_end) : kv_len;
-    }
+    if (lane == 0)
+        item_ends(item, t, run, len);
     __syncwarp();
-    return packed_rows;
 }
 
 /* The loop for latents goes over an item's keys once for every latent_rows packed rows. A block of

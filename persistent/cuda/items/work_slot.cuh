@@ -41,45 +41,53 @@ constexpr int work_slots = 2;
  * for one whose results nobody reads, each warp a part of them; and a loader warp those that find
  * an item. */
 constexpr uint32_t warmup = 0;
-/* Consumer warps of a warmup: the first ones ask for keys, the next ones compute on a block of
- * them, one stores what others left, the last one merges. */
-constexpr uint32_t warmup_asks = 4, warmup_stores = 6, warmup_merges = 7;
+/* Consumer warps of a warmup, each of which executes a part of the code, because a line of it takes
+ * 100 ns to come to a warp and several warps wait for theirs at once: what is in front of the loop
+ * over keys; in it, asking for keys, scores, values, finding rows; behind it, leaving results; the
+ * store; the merge. */
+enum WarmupWarp : uint32_t {
+    warmup_begins,
+    warmup_asks,
+    warmup_scores,
+    warmup_adds,
+    warmup_finds,
+    warmup_leaves,
+    warmup_stores,
+    warmup_merges
+};
 template <int D> constexpr uint32_t first_item = decodes<D> ? 1 : 0;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
-struct WorkSlot {
-    Item item;
-    /* In front of the seal, as in struct attnd_trace_record. */
+/* In front of the seal, as in struct attnd_trace_record. */
+struct WorkRecord {
     uint64_t begin_ns; /* written by a consumer */
     uint32_t end_low;  /* and this by who completes it */
     uint32_t session;
     uint32_t index; /* in the run */
     uint32_t place; /* the SM; from bit 16 on 1: an item */
     uint32_t layer; /* of the run */
+};
+static_assert(offsetof(WorkRecord, layer) == offsetof(attnd_trace_record, layer), "the same");
+
+struct WorkSlot : WorkRecord {
     Path path;
     uint32_t ended; /* decode: consumer warps that have stored what they had to */
     uint32_t last;  /* decode: all other parts of the item's merge were there before */
+    Item item;
 };
-
-static_assert(offsetof(WorkSlot, layer) - offsetof(WorkSlot, begin_ns) ==
-                  offsetof(attnd_trace_record, layer),
-              "a record in front of its seal");
-
-/* A run's constant part, copied once for all its items: what consumers read is next to them. A
- * vector a lane. */
-constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
-static_assert(run_copy_bytes == 32 * 16, "a vector a lane");
 
 struct WorkSlots {
     WorkSlot slot[work_slots];
-    alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
+    /* A run's constant part, copied once for all its items: what consumers read is next to them. Of
+     * the item in hand, and of the one before. */
+    alignas(16) char run_copy[2][run_copy_bytes];
     uint64_t full[work_slots], empty[work_slots];
     uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
     uint32_t traced;      /* work before it has its records, or needs none */
     uint32_t over;        /* 1: the gang needs this worker no more */
     EngineLaunch launch;  /* plan NULL: the service's */
     RunEntry launched;    /* its run */
-    uint32_t first_head;  /* of the worker's first item */
+    uint32_t early;       /* 1: keys of the worker's first item are asked for by its loaders */
     uint32_t begun;       /* when it began with the run: lower half of the clock */
     Settings settings;
 };
@@ -105,7 +113,7 @@ __device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first, uint3
 {
     uint32_t sm;
     asm("mov.u32 %0, %smid;" : "=r"(sm));
-    work->trace = work->turn = 0;
+    work->trace = work->turn = work->early = 0;
     work->traced = first;
     for (int s = 0; s < work_slots; s++) {
         work->slot[s].place = 1u << 16 | sm;

@@ -47,6 +47,8 @@ struct DecodeWalk {
     uint32_t slots; /* shared memory of the warp's ring */
     int32_t mine;   /* the lane's first token of block 0: at hand where loads are far away */
     uint32_t warp;
+    int landing;       /* slots, from the next one on, that loader warps have asked for */
+    bool scores, adds; /* of a block: false in a warmup, where other warps execute that */
 
     /* Values go to registers in front of softmax, and the next ones are asked for behind it: that
      * takes registers that only the simplest loop has. */
@@ -145,6 +147,7 @@ struct DecodeWalk {
         constexpr int stages = decode_stages<D, Policy>;
         const uint32_t lane = threadIdx.x % 32;
         int32_t end = count();
+        uint32_t p[1][N][2] = {};
         if (gap == 0)
             cp_async_commit();
 #pragma unroll 1
@@ -159,10 +162,15 @@ struct DecodeWalk {
                 }
                 break;
             }
-            float s[1][N][4];
-            uint32_t p[1][N][2], at[1] = {slots + ring->slot * decode_block_bytes<D, Policy>};
+            uint32_t at[1] = {slots + ring->slot * decode_block_bytes<D, Policy>};
             const int32_t token[1] = {item.kv_begin + int32_t(lane / 4) + block * decode_block};
-            if (computes) {
+            if (computes && scores) {
+                float s[1][N][4];
+                if (asks_early<D, Policy> && landing) {
+                    while (!barrier_test(&early_keys()->landed[stages - landing], 0))
+                        ;
+                    landing--;
+                }
                 if (block == int32_t(warp) && gap != stages)
                     cp_async_wait<0>(); /* Q came behind blocks that were asked for before */
                 else
@@ -175,7 +183,7 @@ struct DecodeWalk {
                 __syncwarp();
             }
             const bool there = keys<1>();
-            if (computes) {
+            if (computes && adds) {
                 at[0] += decode_block * decode_row_bytes<D, Policy>; /* values */
                 wait_values<1>(there);
                 columns.template products<KV>(p, at, lane);
@@ -214,12 +222,23 @@ template <typename T, typename KV, int D, typename Policy, int N, typename Begin
 __device__ __forceinline__ void
 walk_blocks(DecodeColumns<T, D, Policy, N> &columns, const DecodeQuery<D, Policy, N> &query,
             DecodeRing *ring, WorkSlots *work, uint32_t number, const Item &item, uint32_t slots,
-            uint32_t warp, int gap, const Begin &begin)
+            uint32_t warp, int gap, bool early, const Begin &begin)
 {
     const int32_t mine = item.kv_begin + int32_t(threadIdx.x % 32 / 4);
     const auto walk = [&](auto scores) {
         DecodeWalk<T, KV, D, Policy, N, decltype(scores)> walk = {
-            columns, query, ring, work, number, item, slots, mine, warp};
+            columns,
+            query,
+            ring,
+            work,
+            number,
+            item,
+            slots,
+            mine,
+            warp,
+            early ? decode_stages<D, Policy> : 0,
+            N > 1 || number != warmup || warp == warmup_scores,
+            N > 1 || number != warmup || warp == warmup_adds};
         if constexpr (Policy::narrow)
             walk.blocks_narrow(gap, begin);
         else
@@ -257,8 +276,14 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     const Item &item = slot->item;
     __builtin_assume(__isShared(item.run));
     const uint32_t lane = threadIdx.x % 32, warp = uniform(consumer_thread() / 32);
+    const bool warms_up = N == 1 && number == warmup;
+    const bool early =
+        asks_early<D, Policy> && N == 1 && number == first_item<D> && uniform(work->early);
+    /* What a warmup asks for comes to where its results lie: rings may be filled meanwhile. */
     const uint32_t slots = shared_address(cta_buffer()) +
-                           warp * decode_stages<D, Policy> * decode_block_bytes<D, Policy>;
+                           (warms_up && asks_early<D, Policy>
+                                ? decode_outs_at
+                                : warp * decode_stages<D, Policy> * decode_block_bytes<D, Policy>);
     DecodeRing *const kept = decode_ring();
     DecodeRing here = ring_taken(*kept), *const ring = &here;
     const DecodeStates to = decode_states<D, count>(ring, number);
@@ -269,33 +294,41 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     query.at = decode_outs_in_rings
                    ? shared_address(cta_buffer()) + decode_queries_at + warp * (count * D * 2)
                    : shared_address(to.outs + warp * count * decode_out_row<D>);
-    query.ask(item, lane);
-    const bool warms_up = N == 1 && number == warmup;
-    const int gap = ring_begin<D, Policy>(ring, number, warp);
-    if (warms_up)
-        ring->ahead = 1; /* and no other item's blocks */
+    int gap = warp == warmup_asks;
     DecodeColumns<T, D, Policy, N> columns;
-    columns.begin(item, lane % 4);
+    if (Policy::narrow || !warms_up || warp == warmup_begins) { /* of fp8: registers */
+        if (!(asks_early<D, Policy> && warms_up ? work->launch.plan != nullptr : early))
+            query.ask(item, lane);
+        gap = ring_begin<D, Policy>(ring, number, warp, early);
+        columns.begin(item, lane % 4);
+        if (warms_up && warp == warmup_begins)
+            return decode_warmed_up;
+        if (warms_up)
+            ring->ahead = 1; /* and no other item's blocks */
+    } else {
+        columns.begin_none();
+    }
     const auto begin = [&] {
-        if (warms_up && warp < warmup_asks)
-            return false;
-        rows_find<D, Policy>(&slot->item);
+        if (!warms_up || warp == warmup_finds)
+            row_find<D, Policy>(&slot->item, warms_up ? lane : consumer_thread());
         if (consumer_thread() == 0) {
             slot->begin_ns = clock_ns();
             slot->last = others_there(item);
         }
-        return true;
+        return !warms_up || warp == warmup_scores || warp == warmup_adds;
     };
-    if constexpr (!Policy::narrow)
+    if (warms_up && warp == warmup_leaves)
+        ;
+    else if constexpr (!Policy::narrow)
         walk_blocks<T, T, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
-                                     begin);
+                                     early, begin);
     else if (uniform(item.run->plan.kv_dtype) == ATTND_FP8_E4M3)
         walk_blocks<T, E4m3, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
-                                        begin);
+                                        early, begin);
     else
         walk_blocks<T, E5m2, D, Policy>(columns, query, ring, work, number, item, slots, warp, gap,
-                                        begin);
-    if (warms_up && warp < warmup_asks)
+                                        early, begin);
+    if (warms_up && warp != warmup_leaves)
         return decode_warmed_up;
     if (lane == 0)
         *kept = here;

@@ -105,6 +105,20 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
             }
     }
 
+    /* The same for a warmup, whose scores nobody wants. */
+    __device__ __forceinline__ void begin_none()
+    {
+        scale = 0.0f;
+        kept = {};
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                ends[n][j] = 0;
+                m[n][j] = -INFINITY;
+            }
+    }
+
     /* Blocks of keys or of values of fp8 on their way to registers, four elements in each. All are
      * asked for before any is wanted. @at: where they lie; @mine: fours_place() of the lane. */
     template <int B> struct Fours {

@@ -148,16 +148,32 @@ __device__ __forceinline__ void ring_values_two(DecodeRing *ring, bool there, Wo
     ring->ahead_slots += 2 * ring->ahead;
 }
 
-/* The ring begins work @number. Return: slots in front of its first block, which are passed over,
- * and refilled like one that was computed. */
+/* Blocks that loader warps have asked for, of a launch's first item: when those of each slot have
+ * landed; and when they know what to ask for. */
+struct EarlyKeys {
+    uint64_t asked, landed[4];
+};
+
+__device__ __forceinline__ EarlyKeys *early_keys()
+{
+    __shared__ EarlyKeys keys;
+    return &keys;
+}
+
+/* The ring begins work @number. @early: all its slots are on their way. Return: slots in front of
+ * its first block, which are passed over, and refilled like one that was computed. */
 template <int D, typename Policy>
-__device__ __forceinline__ int ring_begin(DecodeRing *ring, uint32_t number, uint32_t warp)
+__device__ __forceinline__ int ring_begin(DecodeRing *ring, uint32_t number, uint32_t warp,
+                                          bool early)
 {
     const int gap = decode_stages<D, Policy> - (ring->ahead ? ring->ahead_slots : 0);
     if (!ring->ahead)
         walk_begin(&ring->walk, number, warp);
     ring->ahead = 0;
-    return gap;
+    if (!early)
+        return gap;
+    ring->walk.left -= decode_stages<D, Policy> * decode_stride;
+    return 0;
 }
 
 /* A decode item of eight rows, a block of keys for each warp, in one part of one. What is read
@@ -191,7 +207,7 @@ __device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zer
     item->k = item->v = reinterpret_cast<const char *>(zeros);
     item->kv_end = item->kv_len = first_keys;
     item->packed_rows = 8;
-    item->tile.first_merge.row_count = 8;
+    item->tile.first_merge.row_count = 8 * 64 / D; /* a unit for each warp */
     item->tile.first_merge.part_count = 1;
     slot->path = path_decode;
     run->plan.dim_qk = run->plan.dim_vo = D;
@@ -218,12 +234,14 @@ __device__ __forceinline__ bool warmup_helps(const EngineLaunch &launch)
     return !launch.plan || launch.first_rows <= 8;
 }
 
-/* A warp's ring in front of a warmup: with room for one block, of one key; or for none. */
-template <int D, typename Policy> __device__ __forceinline__ DecodeRing warmup_ring(uint32_t warp)
+/* A warp's ring in front of a warmup: with room for one block, of one key; or for none. @asked: as
+ * many as a ring has are asked for by others, which makes that code less urgent. */
+template <int D, typename Policy>
+__device__ __forceinline__ DecodeRing warmup_ring(uint32_t warp, bool asked)
 {
     DecodeRing ring = {};
     if (first_item<D> != 0) {
-        const int asks = warp < warmup_asks;
+        const int asks = warp == warmup_asks && !asked;
         ring.walk = {warmup, asks, walk_places, 1};
         ring.ahead = 1;
         ring.ahead_slots = decode_stages<D, Policy> - asks;

@@ -27,10 +27,9 @@ constexpr uint32_t decode_shared_bytes = decode_queries_at +
                                               : decode_outs_bytes<D>);
 static_assert(!decode_outs_in_rings || decode_outs_bytes<128> <= decode_ring_bytes, "room");
 
-/* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
-template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item *item)
+/* Where packed row @r goes, a thread each. Read behind the consumers' next barrier. */
+template <int D, typename Policy> __device__ __forceinline__ void row_find(Item *item, uint32_t r)
 {
-    const uint32_t r = consumer_thread();
     if (r >= item->packed_rows)
         return;
     const ActiveRun *run = item->run;
@@ -100,6 +99,12 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             *reinterpret_cast<float2 *>(out.sum) = make_float2(top, sum_stored(l, out.sees, true));
     }
 }
+
+/* Whether loader warps ask for the keys that a launch begins with (worker/early_keys.cuh): while
+ * consumers warm up, so that Q has a place beside what they leave. */
+template <int D, typename Policy>
+constexpr bool asks_early = first_item<D> != 0 && !Policy::windows && !Policy::narrow &&
+                            !decode_outs_in_rings && decode_rows<D> != 8;
 
 /* Where the warps of an item leave their states: [warps][columns] rows of O^T, then of m and l. */
 struct DecodeStates {

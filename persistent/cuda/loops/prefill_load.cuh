@@ -287,6 +287,15 @@ template <typename T, int D, typename Policy> struct Loader {
         fenced = shared_address(run);
     }
 
+    /* The same before there is an item, of the run that the kernel was launched for. @copy: where
+     * its items will have it. */
+    __device__ __forceinline__ void fence_launched(const ActiveRun *launched, const void *copy)
+    {
+        grid_wait();
+        fence_map_acquire(warp == 1 ? &launched->v_map : &launched->k_map);
+        fenced = shared_address(copy);
+    }
+
     /* Of every item, before anything else of it: consecutive runs have copies at different places.
      */
     __device__ __forceinline__ void meet(const ActiveRun *run)

@@ -27,20 +27,16 @@ struct alignas(16) EngineDecision {
 };
 
 /* All that a worker reads of the plan to begin with its first item, which is the one of its own
- * number: found once, by a refresh, for the runs of all layers. */
+ * number: found once, by a refresh, for the runs of all layers. The item is as its slot has it. */
+constexpr uint32_t first_queries = 8; /* rows, of which alone are keys asked for early */
 struct alignas(128) EngineFirst {
-    int32_t pages[32];  /* from the tile's first page on */
-    uint32_t parts[32]; /* of its first merge */
-    attnd_tile tile;
-    int32_t kv_len; /* of its entry */
-    uint32_t kv_head;
-    uint32_t zero[6];
+    PlannedItem item;
+    alignas(16) int64_t q[first_queries]; /* bytes from the beginning of q to each packed row */
 };
 
 /* A plan in a lane. */
 struct alignas(128) EnginePlan {
-    /* The words of a run that follow from its plan, where ActiveRun has them (run_word_of_plan). */
-    uint32_t words[offsetof(ActiveRun, k_map) / 4];
+    uint32_t words[run_plan_bytes / 4]; /* an ActiveRun's that follow from its plan */
     EngineDecision decision;
     uint64_t set_version; /* that the mirror holds; 0: nothing */
     uint32_t advance_version;
@@ -94,25 +90,6 @@ struct EngineLaunch {
     uint32_t first_rows; /* of the item that workers begin with, most likely; 0: not known */
 };
 static_assert(sizeof(EngineLaunch) == sizeof(attnd_engine_launch), "the same");
-
-/* Is word @at of an ActiveRun its plan's? The others are the prepared run's. */
-__host__ __device__ constexpr bool run_word_of_plan(uint32_t at)
-{
-    const uint32_t byte = at * 4;
-    return byte < offsetof(ActiveRun, k_plane) ||
-           (byte >= offsetof(ActiveRun, arrivals) && byte < offsetof(ActiveRun, answer)) ||
-           byte == offsetof(ActiveRun, group_reciprocal) ||
-           byte == offsetof(ActiveRun, heads_reciprocal);
-}
-
-/* Bit i: word 4 * lane + @part of lane i is the plan's. */
-__host__ __device__ constexpr uint32_t run_lanes_of_plan(uint32_t part)
-{
-    uint32_t lanes = 0;
-    for (uint32_t lane = 0; lane < 32; lane++)
-        lanes |= uint32_t(run_word_of_plan(4 * lane + part)) << lane;
-    return lanes;
-}
 
 } // namespace attnd
 

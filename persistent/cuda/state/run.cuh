@@ -69,25 +69,28 @@ struct alignas(128) ActiveRun {
     const attnd_merge *merges;
     const uint32_t *merge_parts;
     const int32_t *kv_pages;
-    const int32_t *kv_len;             /* [ATTND_GENERATIONS][plan.entries_max] */
+    const int32_t *kv_len; /* [ATTND_GENERATIONS][plan.entries_max] */
+    uint32_t *arrivals;    /* [merges * heads_kv]; zero between runs */
+    float *states;         /* [partial_rows * heads_q][2]; MERGE: the second lse */
+    float *outputs;        /* [partial_rows * heads_q][dim_vo] */
+    uint32_t group_reciprocal, heads_reciprocal; /* of group, of heads_kv */
+
+    /* So much follows from the plan. The rest is the run's. */
     attnd_heap_plane k_plane, v_plane; /* of the run's layer */
     char *k_base, *v_base;             /* planes, offset applied */
     const char *q;
     char *o;
     float *lse;                    /* NULL: not wanted */
     const char *k_rows, *v_rows;   /* APPEND; MERGE: with q, as struct attnd_run has it */
-    uint32_t *arrivals;            /* [merges * heads_kv]; zero between runs */
-    float *states;                 /* [partial_rows * heads_q][2]; MERGE: the second lse */
-    float *outputs;                /* [partial_rows * heads_q][dim_vo] */
     uint32_t *answer;              /* of the mailbox's lane; NULL: a retire record answers */
     uint32_t page_size, pages;     /* of the pool */
     uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
-    uint32_t page_reciprocal, group_reciprocal, heads_reciprocal; /* page_size, group, heads_kv */
-    uint8_t kind;                                                 /* enum attnd_run_kind */
-    uint8_t aligned;    /* 1: every row of q, K and V keeps 16-byte alignment */
-    uint8_t box_rows;   /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint8_t passes;     /* 1: not all KV heads are in work at once (heads_at_once) */
-    const float *sinks; /* [heads_q], of the run's layer; NULL: none */
+    uint32_t page_reciprocal;      /* of page_size */
+    uint8_t kind;                  /* enum attnd_run_kind */
+    uint8_t aligned;               /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint8_t box_rows;              /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint8_t passes;                /* 1: not all KV heads are in work at once (heads_at_once) */
+    const float *sinks;            /* [heads_q], of the run's layer; NULL: none */
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
@@ -95,6 +98,30 @@ struct alignas(128) ActiveRun {
     uint64_t set_version;                /* of the plan, when that was done last */
     RunTables tables;                    /* of runs whose options have any */
     uint64_t reads_first;                /* the plan's */
+};
+
+/* Of a run, what workers read beside its items, and the part of it that is its plan's: vectors. */
+constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
+constexpr uint32_t run_plan_bytes = offsetof(ActiveRun, k_plane);
+static_assert(run_copy_bytes == 32 * 16 && run_plan_bytes % 16 == 0, "a vector a lane");
+
+/* What of an item follows from its plan and generation, whatever the layer: in vectors, so that it
+ * may be found once for all layers (state/engine.cuh). */
+struct alignas(16) PlannedItem {
+    attnd_tile tile;
+    int32_t pages[32];   /* from page_first on */
+    uint32_t parts[32];  /* of the tile's first merge */
+    uint32_t *arrivals;  /* of its first merge */
+    uint32_t generation; /* of lengths and pages */
+    uint32_t kv_head;
+    uint32_t packed_rows;
+    int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
+    int32_t kv_begin, kv_end;
+    uint32_t page_first; /* of the entry's list: where the range begins */
+    /* No block of keys below it is computed by many rows: kv_begin, or more once the item has
+     * failed. */
+    mutable int32_t floor;
+    uint32_t rows_begin, rows_end; /* of latents: the packed rows that are computed */
 };
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */

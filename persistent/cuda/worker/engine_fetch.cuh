@@ -10,46 +10,20 @@
 #define ATTND_PERSISTENT_CUDA_WORKER_ENGINE_FETCH_CUH
 
 #include "persistent/cuda/machine/copy.cuh"
+#include "persistent/cuda/worker/early_keys.cuh"
 #include "persistent/cuda/worker/fetch_state.cuh"
 
 namespace attnd
 {
 
-/* The run of @launch into run_copy[copy], from its two halves; @facts: odd, passes. The whole warp.
- */
-__device__ __forceinline__ void engine_copy_run(FetchWarp *fetch, uint4 of_plan, uint4 of_run,
-                                                uint32_t facts)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    const uint4 part = {run_lanes_of_plan(0) >> lane & 1 ? of_plan.x : of_run.x,
-                        run_lanes_of_plan(1) >> lane & 1 ? of_plan.y : of_run.y,
-                        run_lanes_of_plan(2) >> lane & 1 ? of_plan.z : of_run.z,
-                        run_lanes_of_plan(3) >> lane & 1 ? of_plan.w : of_run.w};
-    ActiveRun *copy = reinterpret_cast<ActiveRun *>(fetch->work->run_copy[fetch->copy]);
-    reinterpret_cast<uint4 *>(copy)[lane] = part;
-    __syncwarp();
-    if (lane == 0) {
-        copy->passes = uint8_t(facts >> 16);
-        if (facts & 0xffff)
-            copy->aligned = 0;
-        if (fetch->fused->q) {
-            const uint32_t heads = copy->plan.heads_q, dim = copy->plan.dim_qk;
-            copy->q = reinterpret_cast<const char *>(fetch->fused->q);
-            copy->plan.q_pitch = {int64_t(heads) * dim, int64_t(dim)};
-        }
-    }
-    __syncwarp();
-}
-
-/* All that engine_begin() reads, in vectors. */
+/* What engine_ask() brings beside a run's words and an item, in vectors. */
 struct EngineBrought {
-    uint4 plan[32 + 2]; /* words; the decision; versions, odd, passes */
-    uint4 run[32];
+    uint4 decision, facts; /* versions, odd, passes */
     uint4 prepared;
-    uint4 first[sizeof(EngineFirst) / 16];
+    int64_t q[first_queries];
 };
-static_assert(offsetof(EnginePlan, decision) == 32 * 16 && offsetof(EnginePlan, place) == 34 * 16 &&
-                  run_copy_bytes == 32 * 16,
+static_assert(offsetof(EnginePlan, set_version) == offsetof(EnginePlan, decision) + 16 &&
+                  offsetof(EnginePlan, place) == offsetof(EnginePlan, decision) + 32,
               "vectors");
 
 /* Latents leave no room beside their tiles: there it lies where Q comes, which the loaders ask for
@@ -64,73 +38,124 @@ template <int D> __device__ __forceinline__ EngineBrought *engine_brought()
     }
 }
 
+/* Of the two copies of runs the one of a launch: the other one is the warmup's. */
+constexpr uint32_t launched_copy = 1;
+
 /* A worker's first item is that of its own number, and lies resolved in the plan's block. It comes
- * with all that the worker needs to know of the run, in one trip, while the CTA makes itself ready.
- * Whatever was in front of the run in its stream is over then. The fetch warp. */
+ * with all that the worker needs to know of the run, in one trip, while the CTA makes itself ready:
+ * words and item to where they are used. Whatever was in front of the run in its stream is over
+ * then. The fetch warp. */
 template <int D>
 __device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t worker)
 {
-    constexpr uint32_t of_first = sizeof(EngineFirst) / 16;
-    static_assert(of_first <= 32, "a vector a lane");
+    constexpr uint32_t of_item = sizeof(PlannedItem) / 16, of_q = sizeof(EngineFirst::q) / 16;
+    static_assert(of_item + of_q <= 32 && offsetof(EngineFirst, q) == of_item * 16,
+                  "a vector a lane");
+    WorkSlots *work = cta_work();
     EngineBrought *to = engine_brought<D>();
     const uint32_t lane = threadIdx.x % 32;
-    const uint4 *plan = reinterpret_cast<const uint4 *>(launch.plan);
+    const uint4 *plan = reinterpret_cast<const uint4 *>(launch.plan->words);
+    const uint4 *run = reinterpret_cast<const uint4 *>(&launch.session->active[launch.slot]);
+    const uint4 *first = reinterpret_cast<const uint4 *>(&launch.plan->first[worker]);
+    PlannedItem *item = &work->slot[first_item<D> % work_slots].item;
     grid_wait();
-    cp_async16(shared_address(&to->plan[lane]), plan + lane, 16);
-    cp_async16(shared_address(&to->run[lane]),
-               reinterpret_cast<const uint4 *>(&launch.session->active[launch.slot]) + lane, 16);
-    if (lane < of_first)
-        cp_async16(shared_address(&to->first[lane]),
-                   reinterpret_cast<const uint4 *>(&launch.plan->first[worker]) + lane, 16);
-    else if (lane < of_first + 2)
-        cp_async16(shared_address(&to->plan[32 + lane - of_first]), plan + 32 + lane - of_first,
+    cp_async16(shared_address(work->run_copy[launched_copy]) + lane * 16,
+               (lane < run_plan_bytes / 16 ? plan : run) + lane, 16);
+    if (lane < of_item + of_q)
+        cp_async16((lane < of_item ? shared_address(item) : shared_address(to->q) - of_item * 16) +
+                       lane * 16,
+                   first + lane, 16);
+    if (lane < 3)
+        cp_async16(shared_address(&to->decision) + lane * 16,
+                   lane < 2 ? reinterpret_cast<const uint4 *>(&launch.plan->decision) + lane
+                            : reinterpret_cast<const uint4 *>(&launch.session->runs[launch.slot]),
                    16);
-    else if (lane == of_first + 2)
-        cp_async16(shared_address(&to->prepared), &launch.session->runs[launch.slot], 16);
     if (lane == 0)
-        cta_work()->begun = uint32_t(clock_ns());
+        work->begun = uint32_t(clock_ns());
 }
 
-/* What engine_ask() has asked for is here. The whole warp. @tile, @words: of the item, as
- * work_fill() wants them. Return: the item. */
-template <int D>
-__device__ __forceinline__ uint32_t engine_begin(FetchWarp *fetch, uint32_t *tile, ItemWords *words)
+/* 0, or the ATTND_E_* with which a launch that has come here executes nothing. */
+__device__ __forceinline__ uint32_t engine_code(const EngineBrought &brought, uint32_t variant)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    const EngineLaunch launch = fetch->work->launch;
+    const EngineLaunch &launch = cta_work()->launch;
+    const uint4 prepared = brought.prepared, decision = brought.decision;
+    if ((uint64_t(prepared.y) << 32 | prepared.x) != uint64_t(launch.plan) ||
+        prepared.w != launch.serial)
+        return ATTND_E_UNKNOWN;
+    if (decision.z)
+        return decision.z;
+    return variant_executes(variant, decision.y & 0xffff) ? 0 : ATTND_E_UNSUPPORTED;
+}
+
+/* Do loader warps ask for the keys of the worker's first item, one of decode? It can be said before
+ * the item is in its slot. A launch that stores keys which its own items read may not. The whole
+ * warp: the fetch warp, and each of those that ask, find the same. */
+template <int D, typename Policy>
+__device__ __forceinline__ bool engine_early(const EngineBrought &brought, uint32_t code,
+                                             uint32_t worker)
+{
+    if constexpr (!asks_early<D, Policy>) {
+        return false;
+    } else {
+        const WorkSlots *work = cta_work();
+        const PlannedItem &item = work->slot[first_item<D> % work_slots].item;
+        const ActiveRun *run = reinterpret_cast<const ActiveRun *>(work->run_copy[launched_copy]);
+        const bool inside = uint32_t(item.pages[threadIdx.x % 32]) < run->pages;
+        return __all_sync(0xffffffffu, inside) && !code && worker < brought.decision.x &&
+               !run->plan.compute_tiles && run->aligned && !(brought.facts.w & 0xffff) &&
+               item.packed_rows <= first_queries &&
+               (run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
+    }
+}
+
+/* Loader @loader of those that ask early. */
+template <int D, typename Policy>
+__device__ __forceinline__ void engine_ask_early(uint32_t variant, uint32_t worker, uint32_t loader)
+{
+    const WorkSlots *work = cta_work();
     const EngineBrought *brought = engine_brought<D>();
-    const EngineFirst *first = reinterpret_cast<const EngineFirst *>(brought->first);
+    while (!barrier_test(&early_keys()->asked, 0))
+        ;
+    if (engine_early<D, Policy>(*brought, engine_code(*brought, variant), worker))
+        early_ask<D, Policy>(work->slot[first_item<D> % work_slots].item,
+                             reinterpret_cast<const ActiveRun *>(work->run_copy[launched_copy]),
+                             brought->q, loader);
+}
+
+/* What engine_ask() has asked for is here: the run, and the item of the worker's number. The whole
+ * warp. */
+template <int D, typename Policy> __device__ __forceinline__ void engine_begin(FetchWarp *fetch)
+{
+    WorkSlots *work = fetch->work;
+    const EngineBrought *brought = engine_brought<D>();
     cp_async_wait<0>();
     __syncwarp();
-    const uint4 decision = brought->plan[32], prepared = brought->prepared;
-    const uint32_t facts = brought->plan[33].w;
-    *tile =
-        lane < sizeof(attnd_tile) / 4 ? reinterpret_cast<const uint32_t *>(&first->tile)[lane] : 0;
-    *words = {first->kv_len, first->pages[lane], first->parts[lane]};
-    const uint32_t head = first->kv_head;
-    fetch->copy ^= 1; /* the other one is the warm-up's */
-    engine_copy_run(fetch, brought->plan[lane], brought->run[lane], facts);
-    const bool there = (uint64_t(prepared.y) << 32 | prepared.x) == uint64_t(launch.plan) &&
-                       prepared.w == launch.serial;
-    const bool suits = variant_executes(fetch->variant, decision.y & 0xffff);
-    const uint32_t code = !there       ? ATTND_E_UNKNOWN
-                          : decision.z ? decision.z
-                          : !suits     ? ATTND_E_UNSUPPORTED
-                                       : 0;
-    if (lane == 0) {
-        fetch->work->launched = {launch.lane + 1, launch.slot, code ? 0 : decision.x,
-                                 uint16_t(decision.y), uint16_t(decision.y >> 16)};
-        fetch->work->first_head = head;
+    const uint32_t code = engine_code(*brought, fetch->variant), facts = brought->facts.w;
+    const bool early = !fetch->fused->k && engine_early<D, Policy>(*brought, code, fetch->worker);
+    const uint4 decision = brought->decision;
+    fetch->copy = launched_copy;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        ActiveRun *run = reinterpret_cast<ActiveRun *>(work->run_copy[launched_copy]);
+        run->passes = uint8_t(facts >> 16);
+        if (facts & 0xffff)
+            run->aligned = 0;
+        if (fetch->fused->q) {
+            const uint32_t heads = run->plan.heads_q, dim = run->plan.dim_qk;
+            run->q = reinterpret_cast<const char *>(fetch->fused->q);
+            run->plan.q_pitch = {int64_t(heads) * dim, int64_t(dim)};
+        }
+        work->early = early;
+        work->launched = {work->launch.lane + 1, work->launch.slot, code ? 0 : decision.x,
+                          uint16_t(decision.y), uint16_t(decision.y >> 16)};
     }
-    if (lane == 0 && fetch->worker == 0 && code) {
-        set_if_zero(&launch.session->errors[launch.lane], code);
-        tally_gpu(&launch.session->failed[launch.lane], 1u);
+    if (threadIdx.x == 0 && fetch->worker == 0 && code) {
+        set_if_zero(&work->launch.session->errors[work->launch.lane], code);
+        tally_gpu(&work->launch.session->failed[work->launch.lane], 1u);
     }
-    fetch->copied = 1;
     __syncwarp();
     if (fuses<D> && fetch->fused->k)
         fused_sync(first_item<D> + 1);
-    return fetch->worker;
 }
 
 /* The next item by a ticket. The last of those that get none clears the counter for the next run:
@@ -170,25 +195,17 @@ __device__ __forceinline__ void engine_count(const FetchWarp *fetch)
     tally_gpu(&live->end_ns, static_cast<unsigned long long>(uint32_t(clock_ns()) - work->begun));
 }
 
-/* As take_item(), of one run. @known: the item's tile and words are in @tile and @words.
- * Return: `nothing` when no item is left and all in hand are over. */
+/* As take_item(), of one run, behind its first item. Return: `nothing` when none is left. */
 template <int D>
-__device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t number, RunEntry *entry,
-                                                bool *known, uint32_t *tile, ItemWords *words)
+__device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t number, RunEntry *entry)
 {
     uint32_t item = nothing;
-    *known = false;
-    if (!fetch->copied) {
-        item = engine_begin<D>(fetch, tile, words);
-        *entry = fetch->work->launched;
-        *known = !copied_run(fetch)->plan.compute_tiles;
-    } else if (claims_late(fetch, number)) {
+    if (claims_late(fetch, number))
         fetch_ending<D>(fetch, number);
-    }
     *entry = fetch->work->launched;
     const bool fused = copied_run(fetch)->plan.compute_tiles && entry->items;
     const uint32_t given = fused ? 0 : gridDim.x; /* items without a ticket */
-    if (!*known && entry->items > given) {
+    if (entry->items > given) {
         Live *live = &fetch->resident->live[entry->sequence - 1];
         if (!fetch_complete<D>(fetch, number, false) &&
             peek_gpu(&live->next_item) + given + fetch->work->settings.workers > entry->items &&
@@ -201,15 +218,19 @@ __device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t numbe
             item = __shfl_sync(0xffffffffu, item, 0);
         }
     }
-    if (item < entry->items)
-        return item;
+    return item < entry->items ? item : nothing;
+}
+
+/* The other warps know that they are to leave behind work @number: they need not be told when they
+ * are done with it. The whole warp. */
+template <int D> __device__ __forceinline__ void engine_end(FetchWarp *fetch, uint32_t number)
+{
     fetch_complete<D>(fetch, number, true);
-    if (threadIdx.x % 32 == 0) {
-        engine_count(fetch);
-        if (fused)
-            engine_leave_fused(fetch->resident);
-    }
-    return nothing;
+    if (threadIdx.x % 32)
+        return;
+    engine_count(fetch);
+    if (copied_run(fetch)->plan.compute_tiles && fetch->work->launched.items)
+        engine_leave_fused(fetch->resident);
 }
 
 } // namespace attnd

@@ -199,22 +199,21 @@ __device__ __forceinline__ bool one_plane(const ActiveRun *run)
 }
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
- * code that the item fails with, 0: none. @known: its head, tile and words are. The whole warp.
- * Return: the path that executes it. */
-template <int D, typename Policy>
+ * code that the item fails with, 0: none. @known: what follows from the plan is there. The whole
+ * warp. Return: the path that executes it. */
+template <int D, typename Policy, bool known>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
-                                          const RunEntry &entry, uint32_t index, uint32_t cancelled,
-                                          bool known, uint32_t tile, const ItemWords &words)
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
     const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
-    ItemPlace place = {0, fetch->work->first_head};
-    uint32_t word = tile;
+    uint32_t head = slot->item.kv_head, word = 0;
     if (!known) {
-        place = item_place(run, index, settings.workers);
+        const ItemPlace place = item_place(run, index, settings.workers);
+        head = place.head;
         word = attends ? tile_word(run, place.tile, lane) : 0;
     }
     const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
@@ -229,10 +228,10 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         item->live = &fetch->resident->live[(entry.sequence - 1) % ring_positions];
         item->failed = cancelled;
         item->ending = 0;
-        item->generation = entry.generation;
-        item->kv_head = place.head;
-        item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
-        item->v = run->v_base + kv_bytes<Policy> * (place.head * run->v_plane.stride_head);
+        item->generation = entry.generation; /* of appends, too */
+        item->kv_head = head;
+        item->k = run->k_base + kv_bytes<Policy> * (head * run->k_plane.stride_head);
+        item->v = run->v_base + kv_bytes<Policy> * (head * run->v_plane.stride_head);
         if (attends && !cancelled)
             Policy::score_item(item);
     }
@@ -240,7 +239,21 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         return path_skip;
     if (!attends)
         return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
-    const bool few = item_load<D>(&slot->item, run, word, lane, known, words) <= decode_rows<D>;
+    const attnd_tile &tile = slot->item.tile;
+    const auto meanwhile = [&] {
+        const uint32_t rows = tile.row_count * run->plan.group;
+        if (rows <= decode_rows<D> && lane < decode_rows<D>)
+            slot->item.q[lane] = lane < rows ? run->q + query_at(tile, run, head, lane) : nullptr;
+        if (!known && lane == 0)
+            item_plan(&slot->item, tile, run, head);
+    };
+    if (known) {
+        meanwhile();
+        __syncwarp();
+    } else {
+        item_load(&slot->item, run, word, entry.generation, lane, meanwhile);
+    }
+    const bool few = slot->item.packed_rows <= decode_rows<D>;
     const bool latents = !portable && D == latent_dim && paths >> 1 & 1 && one_plane(run);
     if (latents)
         item_cut_by_rows(&slot->item, run, lane);
@@ -297,6 +310,58 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
                 prefetch_line(v + line);
 }
 
+/* The slot of work @number is filled: to who waits for it. The whole warp. */
+template <int D>
+__device__ __forceinline__ void work_give(const FetchWarp *fetch, WorkSlot *slot, uint32_t number,
+                                          Path path)
+{
+    if (threadIdx.x % 32 == 0) {
+        slot->path = path;
+        fetch->resident->doing[fetch->worker] = path == path_leave ? state_left : state_item;
+        barrier_arrive(&fetch->work->full[number % work_slots], 1);
+    }
+    if (fuses<D> && fetch->fused->k)
+        fused_ready(number);
+}
+
+/* Behind that: what nobody waits for. @early: the item's first keys are asked for already. */
+template <int D, typename Policy>
+__device__ __forceinline__ void work_given(const FetchWarp *fetch, const WorkSlot *slot,
+                                           uint32_t number, Path path, bool early)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const Item &item = slot->item;
+    /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
+    if (path == path_decode && fetch->completed == number && !early &&
+        item.kv_end - item.kv_begin > first_keys)
+        first_keys_prefetch<D, Policy>(item, lane);
+    __syncwarp();
+    /* Before the item's arrival: that is this warp's, behind all that is on its way; or, of a
+     * decode item, another's, microseconds later. */
+    if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin &&
+        (D != latent_dim || item.rows_begin == 0))
+        tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
+                                            key_elements<D, Policy>(item.run, path) *
+                                            uint64_t(item.kv_end - item.kv_begin));
+    __syncwarp();
+}
+
+/* The first item of a launch, which is known: by few instructions, because all others wait for it.
+ * Return: there is one. */
+template <int D, typename Policy> __device__ __forceinline__ bool fetch_first(FetchWarp *fetch)
+{
+    constexpr uint32_t number = first_item<D>;
+    engine_begin<D, Policy>(fetch);
+    const RunEntry entry = fetch->work->launched;
+    WorkSlot *slot = &fetch->work->slot[number % work_slots];
+    if (fetch->worker >= entry.items || copied_run(fetch)->plan.compute_tiles)
+        return false;
+    const Path path = work_fill<D, Policy, true>(fetch, slot, entry, fetch->worker, 0);
+    work_give<D>(fetch, slot, number, path);
+    work_given<D, Policy>(fetch, slot, number, path, fetch->work->early);
+    return true;
+}
+
 /* The fetch warp: every item until the kernel leaves. @warms_up: another warp, none but that of
  * the warmup, so that the instructions are there when the fetch warp wants them. */
 template <int D, typename Policy>
@@ -304,7 +369,10 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t number = first_item<D>;; number++) {
+    uint32_t number = first_item<D>;
+    if (fetch->work->launch.plan && fetch_first<D, Policy>(fetch))
+        number++;
+    for (;; number++) {
         if (first_item<D> != 0 && number == warmup + work_slots)
             work_wait_empty(fetch->work, warmup); /* nobody else waits for its end */
         if (number >= work_slots)
@@ -314,40 +382,21 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
         uint32_t cancelled = 0;
-        bool known = false;
-        uint32_t tile = 0;
-        ItemWords words = {};
         const uint32_t index = fetch->work->launch.plan
-                                   ? engine_take<D>(fetch, number, &entry, &known, &tile, &words)
+                                   ? engine_take<D>(fetch, number, &entry)
                                    : take_item<D>(fetch, number, &entry, &cancelled, warms_up);
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled, known, tile, words);
+            path = work_fill<D, Policy, false>(fetch, slot, entry, index, cancelled);
         if (warms_up)
             return;
-        if (lane == 0) {
-            slot->path = path;
-            resident->doing[fetch->worker] = index == nothing ? state_left : state_item;
-            barrier_arrive(&fetch->work->full[number % work_slots], 1);
-        }
-        if (fuses<D> && fetch->fused->k)
-            fused_ready(number);
-        if (index == nothing)
+        work_give<D>(fetch, slot, number, path);
+        if (index == nothing) {
+            if (fetch->work->launch.plan)
+                engine_end<D>(fetch, number);
             return;
-        /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
-        const Item &item = slot->item;
-        if (path == path_decode && fetch->completed == number &&
-            item.kv_end - item.kv_begin > first_keys)
-            first_keys_prefetch<D, Policy>(item, lane);
-        __syncwarp();
-        /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
-         * all that is on its way; or, of a decode item, another's, microseconds later. */
-        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin &&
-            (D != latent_dim || item.rows_begin == 0))
-            tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
-                                                key_elements<D, Policy>(item.run, path) *
-                                                uint64_t(item.kv_end - item.kv_begin));
-        __syncwarp();
+        }
+        work_given<D, Policy>(fetch, slot, number, path, false);
     }
 }
 

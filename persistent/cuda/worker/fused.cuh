@@ -75,9 +75,8 @@ template <int D> __device__ __forceinline__ bool fused_first_known(uint32_t work
 {
     const WorkSlots *work = cta_work();
     const ActiveRun *run = fused_run();
-    const EngineFirst *first = reinterpret_cast<const EngineFirst *>(engine_brought<D>()->first);
     return worker < work->launched.items && !run->plan.compute_tiles &&
-           first->tile.row_count * run->plan.group <= decode_rows<D>;
+           work->slot[first_item<D> % work_slots].item.packed_rows <= decode_rows<D>;
 }
 
 /* The slot is filled, and what its item wants is there: consumers may have it. */
@@ -105,7 +104,6 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
 {
     WorkSlots *work = cta_work();
     WorkSlot *slot = &work->slot[number % work_slots];
-    const EngineFirst *first = reinterpret_cast<const EngineFirst *>(engine_brought<D>()->first);
     const ActiveRun *run = fused_run();
     const bool there = number >= first_item<D>;
     bool early = false;
@@ -119,15 +117,15 @@ __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint3
     bool good = true;
     if (!there || early || slot->path == path_decode) {
         const RunTables *tables = &work->settings.runs[work->launched.slot].tables;
-        const attnd_tile &tile = early ? first->tile : slot->item.tile;
-        const int32_t kv_len = early ? first->kv_len : slot->item.kv_len;
-        const uint32_t kv_head = early ? first->kv_head : slot->item.kv_head;
+        const PlannedItem &item = slot->item;
+        const attnd_tile &tile = item.tile;
         if (!there || fused_decodes<D>(args, run, tile))
-            good =
-                fused_decode<T, D, Policy>(args, run, tables, tile, kv_len, kv_head, turned, there);
+            good = fused_decode<T, D, Policy>(args, run, tables, tile, item.kv_len, item.kv_head,
+                                              turned, there);
         else
             good = fused_rows_move<T, D, Policy>(
-                args, run, tables, fused_rows_of(args, run, tile, kv_len, kv_head), turned);
+                args, run, tables, fused_rows_of(args, run, tile, item.kv_len, item.kv_head),
+                turned);
     }
     if (!there)
         return;

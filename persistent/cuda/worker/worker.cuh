@@ -250,7 +250,7 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
         const WorkSlot *slot = work_wait(work, number);
         const Path path = slot->path;
         if (path == path_leave)
-            return;
+            break;
         if (!portable && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
@@ -261,6 +261,7 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
         before = path;
         work_leave(work, number);
     }
+    cp_async_wait<0>(); /* an item may be in hand */
 }
 
 template <typename T, int D, typename Policy>
@@ -270,12 +271,15 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
     Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
     if constexpr (widens<Policy>)
         Widen<T, D, Policy>::begin();
+    else if (!portable && !warmup_helps(work->launch)) /* many rows come first */
+        loader.fence_launched(&work->settings.runs[work->launch.slot],
+                              work->run_copy[launched_copy]);
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
         const Path path = slot->path;
         if (path == path_leave)
-            return;
+            break;
         loader.meet(slot->item.run);
         if (path == path_prefill) {
             if (number && before != path_prefill) {
@@ -287,6 +291,7 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         before = path;
         work_leave(work, number);
     }
+    cp_async_wait<0>(); /* an item may be in hand */
 }
 
 /* Does this worker come too late, because no item is left of what its gang was called for? Guests
@@ -340,6 +345,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
         work_init(work, first_item<D>, givers);
         if (first_item<D> != 0)
             barrier_arrive(&work->full[warmup % work_slots], givers);
+        if constexpr (asks_early<D, Policy>)
+            early_init();
         fence_barrier_init();
     } else if (warp == 1) {
         if constexpr (first_item<D> != 0)
@@ -355,10 +362,14 @@ __global__ void __launch_bounds__(resident_threads, 1)
         Policy::start();
         fence_barrier_init();
     } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
-        *decode_ring() = warmup_helps(launch) ? warmup_ring<D, Policy>(warp - producer_threads / 32)
-                                              : DecodeRing{};
+        const bool asked = asks_early<D, Policy> && launch.plan && !fused.k;
+        *decode_ring() = warmup_helps(launch)
+                             ? warmup_ring<D, Policy>(warp - producer_threads / 32, asked)
+                             : DecodeRing{};
     }
     cta_ready(warp == 0 && launch.plan);
+    if (asks_early<D, Policy> && warp == 0)
+        barrier_arrive_copies(&early_keys()->asked);
     if (work->over) { /* it comes too late */
         gang_ends(blockIdx.x);
         return;
@@ -374,6 +385,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
         const bool warms_up = first_item<D> != 0 && warp == 1 && !launch.plan;
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
+        if constexpr (asks_early<D, Policy>)
+            if (launch.plan && !fused.k && warp != 0)
+                engine_ask_early<D, Policy>(variant, worker, warp - 1);
         if (warp == 0 || warms_up) {
             FetchWarp fetch = {resident, work, worker, variant,       gang,
                                0,        0,    0,      first_item<D>, &fused};
