@@ -10,6 +10,7 @@
 #include "tests/support/trial/trial.h"
 
 #include "client/cuda/attnd_cuda.h"
+#include "client/internal.h"
 #include "schemas/abi.h"
 #include "schemas/atomics.h"
 
@@ -49,21 +50,19 @@ struct calls {
     uint32_t stop, made;
 };
 
-/* An engine that announces, and never rings. Under MPS its context may end with the worker. */
+/* An engine that sets the word as one that rings does, and never rings. */
 static int call_guests(void *context)
 {
     struct calls *calls = context;
     const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness.socket};
     struct attnd_session *session;
-    CUstream stream;
+    struct attnd_wake *wake;
+    uint32_t memory;
 
-    gpu_open();
     CHECK_OK(attnd_open(&args, &session));
-    CHECK_OK(attnd_cuda_stream_open(session));
-    CHECK_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(attnd_wake_memory(session, &memory, &wake));
     while (!attnd_peek32(&calls->stop)) {
-        if (attnd_cuda_announce(session, stream) || cuStreamSynchronize(stream))
-            break;
+        attnd_publish32(&wake->wake, 1);
         harness_say(&calls->made, calls->made + 1);
         usleep(500);
     }

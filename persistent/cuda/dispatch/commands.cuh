@@ -265,8 +265,6 @@ __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    if (self->announced && published == dispatch->begun_at && now - self->begun_ns < announced_ns)
-        return false;
     const bool waits = may_pause(self, now);
     if (retired != published)
         return !waits && !self->active_ns &&
@@ -290,17 +288,14 @@ __device__ __forceinline__ void call_next(Dispatch *dispatch, Resident *resident
 {
     attnd_wake *wake = dispatch->settings.wake;
     const bool first = threadIdx.x % 32 == 0;
-    static_assert(offsetof(attnd_wake, announced) == 4, "one store");
     if (first)
-        store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
+        store_relaxed_sys(&wake->wake, 0);
     __syncwarp();
     fence_order_sys();
     const bool left = doorbells_left(dispatch);
-    const uint64_t turn_ns = *static_cast<const volatile uint64_t *>(&dispatch->turn_ns);
     if (first) {
         if (left)
             store_relaxed_sys(&wake->wake, 1);
-        store_relaxed_sys(&wake->contended, clock_ns() - turn_ns < alone_ns);
         /* Behind the head and the word: who finds a command that nobody took calls again. */
         store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
     }
@@ -362,19 +357,17 @@ __device__ __forceinline__ bool looks_ahead(uint32_t pass)
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
  * 4, until when records are wanted, and 5, whether these kernels are dismissed, in the passes that
- * look at them, and 3, what was announced, in the first. */
+ * look at them. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
     const HostWords *host = self->dispatch->settings.host;
-    const attnd_wake *wake = self->dispatch->settings.wake;
     const uint32_t lane = threadIdx.x % 32;
-    return observe_sys(lane == 3 && pass == 0 && wake          ? &wake->announced
-                       : lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
-                       : lane == 1 && looks_at_park(pass)      ? &queue->park
-                       : lane == 4 && looks_at_park(pass)      ? &queue->trace_until_ms
-                       : lane == 5 && looks_at_park(pass)      ? &host->dismiss
-                                                               : &queue->command_tail);
+    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
+                       : lane == 1 && looks_at_park(pass)    ? &queue->park
+                       : lane == 4 && looks_at_park(pass)    ? &queue->trace_until_ms
+                       : lane == 5 && looks_at_park(pass)    ? &host->dismiss
+                                                             : &queue->command_tail);
 }
 
 /* One vote: bit 0: there is a command; bit 1: park is set; bit 5: these kernels are dismissed. A
@@ -454,8 +447,6 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         const uint4 part = look_at_ring(&self, self.head);
         const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
-        if (pass == 0)
-            self.announced = dispatch->settings.wake && __shfl_sync(0xffffffffu, word, 3);
         Taken result = taken;
         if (found == 1) /* first, because somebody waits for it */
             result = take_next(&self, part);

@@ -77,7 +77,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         resident->running = gang;
         dispatch->pending = resident->pending;
         dispatch->gang = gang;
-        dispatch->published = dispatch->retired = dispatch->begun_at = published;
+        dispatch->published = dispatch->retired = published;
         dispatch->ready = published + ring_positions;
         dispatch->plan_bytes = plan_bytes;
         dispatch->transient = transient;

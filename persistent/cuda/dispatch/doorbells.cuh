@@ -214,8 +214,8 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
     return __any_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
 }
 
-/* Which session rang, for what is announced only where sessions do not take turns. Behind the
- * publication: somebody waits for that. One warp writes these words. */
+/* Which session rang: kernels wait for another run only where sessions do not take turns. Behind
+ * the publication: somebody waits for that. One warp writes these words. */
 __device__ __forceinline__ void note_ringer(Dispatch *dispatch, Resident *resident,
                                             const Doorbells &doorbells)
 {

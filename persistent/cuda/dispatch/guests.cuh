@@ -28,7 +28,6 @@ struct Guests {
     uint64_t since_ns;    /* when they were seen */
     uint64_t called_ns;
     uint64_t idle_ns; /* when no item was left; 0: there are some */
-    bool announced;   /* a doorbell is on its way, behind begun_at */
 };
 
 __device__ __forceinline__ Guests guests_start(const Dispatch *dispatch, Resident *resident)
@@ -36,7 +35,7 @@ __device__ __forceinline__ Guests guests_start(const Dispatch *dispatch, Residen
     const uint32_t before = dispatch->settings.guests_before;
     if (dispatch->settings.reserved && threadIdx.x % 32 == 0)
         publish_gpu(&resident->guests_leave, before);
-    return {before, before, observe_cta(&dispatch->published), 0, 0, 0, false};
+    return {before, before, observe_cta(&dispatch->published), 0, 0, 0};
 }
 
 /* All that are armed leave as soon as they come. */
@@ -54,28 +53,26 @@ __device__ __forceinline__ void guests_tell(Dispatch *dispatch, Resident *reside
     attnd_wake *wake = dispatch->settings.wake;
     const uint32_t lane = threadIdx.x % 32;
     if (lane == 0)
-        store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
+        store_relaxed_sys(&wake->wake, 0);
     __syncwarp();
     fence_order_sys();
     dispatch_lock(dispatch); /* or memory of a mailbox that is let go might go during the look */
     const bool pending = !dispatch->closing && doorbells_pending(dispatch);
     dispatch_unlock(dispatch);
-    const uint64_t turn_ns = *static_cast<volatile uint64_t *>(&dispatch->turn_ns);
     self->begun_at = observe_cta(&dispatch->published);
     self->told = self->there;
     self->idle_ns = self->called_ns = 0;
     if (lane == 0) {
         if (pending)
             store_relaxed_sys(&wake->wake, 1);
-        store_relaxed_sys(&wake->contended, clock_ns() - turn_ns < alone_ns);
         publish_gpu(&resident->guests_leave, self->told);
         store_relaxed_sys(&dispatch->settings.host->guests_left, self->told);
     }
     __syncwarp();
 }
 
-/* Are they to stay? Like a gang: while there is an item to take, or a doorbell was announced; and a
- * little longer behind a run that was submitted, because another one comes soon. */
+/* Are they to stay? Like a gang: while there is an item to take; and a little longer behind a run
+ * that was submitted, because another one comes soon. */
 __device__ __forceinline__ bool guests_stay(const Dispatch *dispatch, Guests *self, bool left,
                                             uint64_t now)
 {
@@ -86,8 +83,6 @@ __device__ __forceinline__ bool guests_stay(const Dispatch *dispatch, Guests *se
         self->idle_ns = 0;
         return true;
     }
-    if (self->announced && published == self->begun_at && now - self->since_ns < announced_ns)
-        return true;
     if (!self->idle_ns)
         self->idle_ns = now;
     const Position &last = dispatch->positions[(published - 1) % ring_positions];
@@ -116,7 +111,6 @@ __device__ __forceinline__ void pass_guests(Dispatch *dispatch, Resident *reside
     if (there != self->there) {
         self->there = there;
         self->since_ns = now;
-        self->announced = __shfl_sync(0xffffffffu, observe_sys(&wake->announced), 0);
     }
     if (!guests_stay(dispatch, self, left, now))
         guests_tell(dispatch, resident, self);
