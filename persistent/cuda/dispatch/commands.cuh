@@ -231,47 +231,21 @@ __device__ __forceinline__ bool made_way(const Commander *self, uint64_t now)
     return retired == published || items_gone(dispatch, self->resident, retired, published);
 }
 
-/* May these kernels wait for another doorbell (pauses.h)? Not where sessions take turns: kernels of
- * the others want the SMs. So may those of processes that are not seen here, and get them in the
- * end. */
-__device__ __forceinline__ bool may_pause(const Commander *self, uint64_t now)
-{
-    const Dispatch *dispatch = self->dispatch;
-    return self->may_pause && now - self->begun_ns < ATTND_PAUSES_NS &&
-           observe_cta(&dispatch->soon) && !observe_cta(&dispatch->contended);
-}
-
-/* Nothing is in flight, and they may: are they still to wait? */
-__device__ __forceinline__ bool pause_goes_on(Commander *self, uint32_t published, uint64_t now)
-{
-    if (self->idle_at != published) {
-        self->idle_at = published;
-        self->idle_ns = now;
-    }
-    const bool waits = now - self->idle_ns < ATTND_PAUSE_NS;
-    self->pause = waits ? ATTND_PAUSE_ANSWERED : ATTND_PAUSE_VAIN;
-    return waits;
-}
-
 /* With an empty ring: may kernels leave that do not stay? When nothing is in flight. Before that
  * they hold the GPU anyway, and whoever asks for something is not to wait for another gang.
  *
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
  * and come back. Doorbells are of streams, whose next kernels want the SMs now, and so do kernels
  * of other engines. So for runs that were rung it is enough that no item is left to take: each
- * worker leaves behind its last one. All stay where the next run of small layers is waited for. */
+ * worker leaves behind its last one. */
 __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    const bool waits = may_pause(self, now);
     if (retired != published)
-        return !waits && !self->active_ns &&
-               items_gone(dispatch, self->resident, retired, published) &&
+        return !self->active_ns && items_gone(dispatch, self->resident, retired, published) &&
                !doorbells_pending(dispatch);
-    if (waits && pause_goes_on(self, published, now))
-        return false;
     if (self->active_ns && now - self->active_ns < linger_ns)
         return false;
     return !doorbells_pending(dispatch) && published == observe_cta(&dispatch->published);
@@ -327,8 +301,6 @@ __device__ __forceinline__ void close_ring(Commander *self)
         self->resident->commands_head = self->head;
         store_relaxed_sys(&dispatch->settings.queue->command_head, self->head);
         self->resident->dismissed = dispatch->quiet;
-        if (dispatch->settings.drain)
-            attnd_pauses_note(&self->resident->pauses, self->may_pause, self->pause);
         publish_cta(&dispatch->ended, 1);
     }
     static_assert(variants_count <= 32, "a variant a lane");
@@ -440,7 +412,6 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->submitted_runs,
                       0};
     self.begun_ns = clock_ns();
-    self.may_pause = dispatch->settings.drain && attnd_pauses_may(&resident->pauses);
     self.trace = 2; /* neither */
     for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */

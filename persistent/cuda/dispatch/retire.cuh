@@ -222,10 +222,8 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
         if (ended && pass % 64 == 63)
             pass_cancels(dispatch, resident, true);
     }
-    if (lane == 0) {
+    if (lane == 0)
         resident->retires_tail = self.tail;
-        resident->idle_ns = clock_ns();
-    }
 }
 
 /* ---- chores -----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@
 
 #include "persistent/cuda/state/run.cuh"
 #include "persistent/cuda/state/variants.cuh"
-#include "persistent/pauses.h"
 #include "schemas/errors.h"
 
 namespace attnd
@@ -168,12 +167,8 @@ struct Resident : Settings {
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint64_t twin_runs;  /* that were named with a twin (turns.h), by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
-    uint32_t ringer;       /* as in Dispatch */
     uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */
-    uint64_t turn_ns;      /* likewise */
-    uint64_t idle_ns;      /* when the last gang had retired its last run */
-    attnd_pauses pauses;
-    uint32_t dismissed; /* 1: the last gang was, perhaps: the next one looks before it begins */
+    uint32_t dismissed;    /* 1: the last gang was, perhaps: the next one looks before it begins */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
