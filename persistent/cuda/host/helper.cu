@@ -27,7 +27,7 @@
  *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
  *                     wake = 1                   when what it took before it saw that is executed
  *
- * A gang is drained when no item is left to take and it waits for none, and closed is not gone: its
+ * A gang is drained when no item is left to take and it lingers for none. Closed is not gone: its
  * last items are in work, and their answers come. So an engine may ring a lane again that is busy
  * here. The last look sees that ring as any other: what the gang took itself it has marked before
  * it closed.
