@@ -35,7 +35,7 @@ struct HostWords {
     uint32_t left;                /* device: number of the last gang that leaves (helper.cu) */
     uint32_t dismiss;             /* host: 1: gangs leave at once */
     uint32_t gate;                /* host: the last batch of gangs that may begin */
-    uint32_t guests_left;         /* device: number of the last guests that were told to leave */
+    uint32_t extras_left;         /* device: number of the last extras that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
 constexpr uint32_t host_words_bytes = 128;
@@ -147,8 +147,8 @@ struct Settings {
     attnd_trace_head *records;          /* host memory, device pointer; records behind it */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
     uint32_t missing;  /* bit v: no kernel is there that executes runs of variant v */
-    uint32_t reserved; /* workers before it stay, the others are guests; 0: all are alike */
-    uint32_t guests_before; /* guests up to this number were there before the launch */
+    uint32_t reserved; /* workers before it stay, the others are extra; 0: all are alike */
+    uint32_t extras_before; /* extras up to this number were there before the launch */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */
@@ -173,13 +173,13 @@ struct Resident : Settings {
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
-    uint32_t guests_leave;   /* likewise: the last guests that are to leave */
+    uint32_t extras_leave;   /* likewise: the last extras that are to leave */
     uint32_t over;           /* the last gang that has no item left to take, and gets none */
     alignas(128) uint32_t nothing[workers_max][128];       /* zeros, for warmups (work_slot.cuh) */
     alignas(128) char spoilt[warmup_places][warmup_bytes]; /* and where they store */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions + 1];                 /* one of nobody's (retire.cuh) */
-    uint32_t guests_there;                         /* the last guests that have begun */
+    uint32_t extras_there;                         /* the last extras that have begun */
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
@@ -191,8 +191,8 @@ struct Resident : Settings {
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
 
-/* Worker @worker is not of those that stay beside their dispatcher (dispatch/guests.cuh). */
-__host__ __device__ __forceinline__ bool is_guest(const Settings &settings, uint32_t worker)
+/* Worker @worker is not of those that stay beside their dispatcher (dispatch/extra.cuh). */
+__host__ __device__ __forceinline__ bool is_extra(const Settings &settings, uint32_t worker)
 {
     return settings.reserved && worker >= settings.reserved;
 }
