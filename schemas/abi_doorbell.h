@@ -20,10 +20,8 @@
  * session that clears it or sets it all the time delays others, as it could by kernels of its own.
  */
 struct attnd_wake {
-    uint32_t wake;      /* not 0: called */
-    uint32_t announced; /* a doorbell follows: kernels that come wait for it; stored with `wake` */
-    uint32_t contended; /* worker: several sessions ring in turn, and none is to announce */
-    uint32_t zero[29];
+    uint32_t wake; /* not 0: called */
+    uint32_t zero[31];
 };
 ATTND_ASSERT_SIZE(attnd_wake, 128);
 

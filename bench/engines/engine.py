@@ -159,7 +159,7 @@ class Engine:
             raise RuntimeError(f"lane 0: {error}")
 
     def connect(self, command):
-        """@command: roles, socket, announces, seed, ways of attnd's, fuses: may "attnd" rotate by
+        """@command: roles, socket, seed, ways of attnd's, fuses: may "attnd" rotate by
         itself. A role that takes no step is planned all the same."""
         import ways
 
@@ -179,7 +179,7 @@ class Engine:
         step = self.steps[playing(role)]
         self.enter(f"{way}: planning and capturing")
         attention = self.attnd.attention(
-            step.batch, step.buffers, command["announces"], command["fuses"] and way == "attnd"
+            step.batch, step.buffers, command["fuses"] and way == "attnd"
         )
         if role == IDLE:
             return

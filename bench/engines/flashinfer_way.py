@@ -174,9 +174,6 @@ class FlashInferAttention:
                 best = ([call], name, us)
         return best
 
-    def announce(self):
-        pass
-
     def attend(self, layer):
         for call in self.calls:
             call(layer)

@@ -100,7 +100,7 @@ class Bench:
         commands = {
             number: {
                 "do": "connect", "roles": list(played), "socket": self.daemon.socket_path,
-                "announces": self.options.announce, "seed": self.options.seed,
+                "seed": self.options.seed,
                 "ways": [way for way in ATTND_WAYS if way in self.ways],
                 "fuses": self.options.execute != "service",
             }

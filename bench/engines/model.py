@@ -153,7 +153,6 @@ class Room:
         x.copy_(self.x0)
         for i, layer in enumerate(self.model.layers):
             normed = torch.nn.functional.rms_norm(x, (hidden,), layer["norm"], EPSILON)
-            way.announce()
             torch.mm(normed, layer["qkv"], out=self.qkv[i])
             if not way.appends:
                 self.append(i)

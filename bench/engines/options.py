@@ -91,8 +91,6 @@ def add_what(add):
         "not in the figures' then)")  # fmt: skip
     add("--page-size", type=int, choices=PAGE_SIZES, default=PAGE_SIZE, metavar="TOKENS",
         help=f"{', '.join(map(str, PAGE_SIZES))} (default: {PAGE_SIZE})")  # fmt: skip
-    add("--announce", action="store_true",
-        help="engines announce runs of few rows in front of the QKV product")  # fmt: skip
 
 
 def add_how(add):

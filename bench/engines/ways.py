@@ -1,6 +1,6 @@
-"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured,
-and `announce()`, called in front of the product before it. Where `appends` is true, attend() also
-rotates, and updates the cache; else that is done in front of it. FlashInfer's is in flashinfer_way.py.
+"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured.
+Where `appends` is true, attend() also rotates, and updates the cache; else that is done in front of
+it. FlashInfer's is in flashinfer_way.py.
 
 All ways read q from the product's output, where its rows lie among those of k and v, and write the
 same o. What they need is planned once, before the capture.
@@ -13,7 +13,6 @@ from cases import PAGE_SIZE
 
 # Behind an installed one.
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))
-ONE_WAVE_ROWS = 640  # of the QKV product, 5 x 24 tiles of 128 x 256
 
 
 def starts(counts):
@@ -70,9 +69,6 @@ class NoAttention:
 
     appends = False
 
-    def announce(self):
-        pass
-
     def attend(self, layer):
         pass
 
@@ -91,12 +87,10 @@ class AttndSession:
         self.pool = attnd.PagePool.from_tensors(self.session, list(zip(buffers.k, buffers.v)))
         self.plans = []
 
-    def attention(self, batch, buffers, announces, fuses=True):
+    def attention(self, batch, buffers, fuses=True):
         """Attention of one batch. @fuses: runs also rotate and update the cache, if that is one
         launch."""
-        planned = AttndAttention(
-            self.attnd.BatchAttention(self.pool), batch, buffers, announces, fuses
-        )
+        planned = AttndAttention(self.attnd.BatchAttention(self.pool), batch, buffers, fuses)
         self.plans.append(planned)
         return planned
 
@@ -131,23 +125,15 @@ def one_launch(batch, buffers):
 class AttndAttention:
     """One plan, a prepared run a layer."""
 
-    def __init__(self, attention, batch, buffers, announces, fuses):
-        self.attention, self.buffers, self.announces = attention, buffers, announces
+    def __init__(self, attention, batch, buffers, fuses):
+        self.attention, self.buffers = attention, buffers
         self.appends = fuses and one_launch(batch, buffers)
-        self.rows = sum(batch.rows)
         attention.plan(
             *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
             q_strides=buffers.q[0].stride()[:2], out_strides=buffers.o[0].stride()[:2],
         )  # fmt: skip
         for layer in range(len(buffers.q)):
             attention.prepare(buffers.q[layer], layer, buffers.o[layer])
-
-    def announce(self):
-        """If the run asks for it: a product of few rows is there at once, and so are workers when
-        it ends; one of many rows has more CTAs than the GPU takes, which would wait for the
-        workers. A product that is two kernels waits for them in any case."""
-        if self.announces and self.rows <= ONE_WAVE_ROWS:
-            self.attention.announce()
 
     def attend(self, layer):
         q, o, new = self.buffers.q[layer], self.buffers.o[layer], self.buffers

@@ -106,9 +106,6 @@ class FlashInferCache:
 
     appends = False
 
-    def announce(self):
-        pass
-
     def attend(self, layer):
         for call in self.calls:
             call(layer)
@@ -194,9 +191,6 @@ class ServiceCache:
         self.attention.plan(*batch.part(0, len(batch.rows)), heads, **self.options(room))
 
     appends = False
-
-    def announce(self):
-        pass
 
     def attend(self, layer):
         buffers = self.room.buffers

@@ -286,7 +286,8 @@ static void measure_beside_none(struct bench_suite *suite, const char *suffix)
     bench_suite_figure(suite, figure, us, "us", "lower", NAN, notes);
 }
 
-/* What engines have by default: kernels that come for a run and leave. */
+/* What engines have by default: they execute what they launch, and the worker's kernels come for
+ * what they submit, and leave. */
 static void measure_elastic(struct bench_suite *suite, const char *const *service)
 {
     (void)measure_submit(suite, "submit_rtt_elastic_us", 14);

@@ -254,21 +254,6 @@ struct attnd_cuda_plan_args {
 int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint32_t lane,
                               const struct attnd_cuda_plan_args *args, CUstream stream);
 
-/**
- * attnd_cuda_announce() - say that a launch follows in this stream, some 10 to 50 us later
- * The service's kernels are then called at this point of the stream, and are there when the launch
- * comes: it begins some 10 us sooner. In other residencies than `elastic`, without MPS, where
- * the stream itself executes, and while another session launches in turn with this one, nothing is
- * done. Say it in front of the last kernel before the launch, if all CTAs of that kernel fit on the
- * GPU at once: those that are not there yet when the service's kernels come would wait for them.
- * Costs one kernel of one thread on the stream; on another one, which forks in front of that last
- * kernel and for which the launch waits, it costs that kernel nothing. Nothing depends on it: an
- * announcement that no launch follows keeps free SMs for 100 us, and a launch needs none.
- * @stream: of the current context; may be capturing
- * Threads and return: as attnd_cuda_run_on_stream().
- */
-int attnd_cuda_announce(struct attnd_session *session, CUstream stream);
-
 /** attnd_cuda_stream_open() - what the first attnd_cuda_run_on_stream() does before it launches. */
 int attnd_cuda_stream_open(struct attnd_session *session);
 

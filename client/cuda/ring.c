@@ -55,8 +55,7 @@
 _Static_assert(offsetof(struct attnd_mailbox, error) == 256, "in the text below");
 _Static_assert(ATTND_DOORBELL_RUNG == 1u << 31, "in the text below");
 _Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
-_Static_assert(offsetof(struct attnd_wake, announced) == 4, "in the text below");
-_Static_assert(offsetof(struct attnd_wake, contended) == 8, "in the text below");
+_Static_assert(offsetof(struct attnd_wake, wake) == 0, "in the text below");
 
 /* For Hopper; elsewhere no launch begins early, and plain_text() leaves out what waits for that. */
 #define WAITS "griddepcontrol.wait;"
@@ -64,7 +63,6 @@ _Static_assert(offsetof(struct attnd_wake, contended) == 8, "in the text below")
 static const char ring_text[] =
     ".version 7.8\n" TARGET "\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
-    ".global .align 4 .u32 contended = 0;\n" /* as it was when this session rang last */
     ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung,\n"
     "                             .param .u64 timeout_ns, .param .u64 wake)\n"
     "{\n"
@@ -109,9 +107,7 @@ static const char ring_text[] =
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
     "    fence.sc.sys;\n" /* the doorbell, then the word: leaving kernels clear it, then look */
-    "    st.relaxed.sys.global.u32 [%rd5], 1;\n"     /* and if they have left meanwhile */
-    "    ld.relaxed.sys.global.u32 %r1, [%rd5+8];\n" /* across the bus: here this waits anyway */
-    "    st.relaxed.gpu.global.u32 [contended], %r1;\n"
+    "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* and if they have left meanwhile */
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
@@ -125,18 +121,6 @@ static const char ring_text[] =
     "late:\n" /* nobody answered; unless something is known that went wrong before */
     "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0+256], 0, 16;\n"
     "done:\n"
-    "    ret;\n"
-    "}\n"
-    ".visible .entry attnd_announce(.param .u64 wake)\n"
-    "{\n"
-    "    .reg .pred %p<1>;\n"
-    "    .reg .b32 %r<1>;\n"
-    "    .reg .b64 %rd<1>;\n"
-    "    ld.param.u64 %rd0, [wake];\n"
-    "    " WAITS "\n"
-    "    ld.relaxed.gpu.global.u32 %r0, [contended];\n"
-    "    setp.eq.u32 %p0, %r0, 0;\n"
-    "    @%p0 st.relaxed.sys.global.u64 [%rd0], 0x100000001;\n"
     "    ret;\n"
     "}\n";
 
@@ -221,11 +205,10 @@ static void plain_text(char text[sizeof(ring_text)])
 {
     memcpy(text, ring_text, sizeof(ring_text));
     memcpy(strstr(text, TARGET), ".target sm_80", sizeof(TARGET) - 1);
-    for (char *at; (at = strstr(text, WAITS)) != NULL;)
-        memset(at, ' ', sizeof(WAITS) - 1);
+    memset(strstr(text, WAITS), ' ', sizeof(WAITS) - 1);
 }
 
-static int load_kernels(struct attnd_stream_launcher *launcher)
+static int load_kernel(struct attnd_stream_launcher *launcher)
 {
     char plain[sizeof(ring_text)];
     CUdevice device;
@@ -241,11 +224,7 @@ static int load_kernels(struct attnd_stream_launcher *launcher)
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&launcher->ring, launcher->module, "attnd_launch");
     if (result == CUDA_SUCCESS)
-        result = cuModuleGetFunction(&launcher->announce, launcher->module, "attnd_announce");
-    if (result == CUDA_SUCCESS)
         result = prefer_shared(launcher->ring);
-    if (result == CUDA_SUCCESS)
-        result = prefer_shared(launcher->announce);
     return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }
 
@@ -257,7 +236,7 @@ int attnd_rings_open(struct attnd_session *session, struct attnd_stream_launcher
         rc = map_wake(session, launcher);
     if (rc == 0)
         rc = find_turns(session, launcher);
-    return rc < 0 ? rc : load_kernels(launcher);
+    return rc < 0 ? rc : load_kernel(launcher);
 }
 
 void attnd_rings_end(struct attnd_stream_launcher *launcher)
@@ -283,10 +262,13 @@ static CUlaunchAttribute launch_attributes[IN_STREAM] = {
      .value.programmaticStreamSerializationAllowed = 1},
 };
 
-/* A kernel of one thread. */
-static CUresult launch_one(const struct attnd_stream_launcher *launcher, CUfunction kernel,
-                           void **arguments, CUstream stream)
+/* By a kernel of one thread that rings and waits. */
+static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
+                               uint32_t rung, CUstream stream)
 {
+    uint64_t timeout_ns = TIMEOUT_NS;
+    CUdeviceptr wake = launcher->wake;
+    void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = cuStreamIsCapturing(stream, &capture);
 
@@ -304,18 +286,7 @@ static CUresult launch_one(const struct attnd_stream_launcher *launcher, CUfunct
                                    .hStream = stream,
                                    .attrs = launch_attributes,
                                    .numAttrs = count};
-    return cuLaunchKernelEx(&launch, kernel, arguments, NULL);
-}
-
-/* By a kernel that rings and waits. */
-static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
-                               uint32_t rung, CUstream stream)
-{
-    uint64_t timeout_ns = TIMEOUT_NS;
-    CUdeviceptr wake = launcher->wake;
-    void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
-
-    return launch_one(launcher, launcher->ring, arguments, stream);
+    return cuLaunchKernelEx(&launch, launcher->ring, arguments, NULL);
 }
 
 static CUstreamBatchMemOpParams wait_at_rest(CUdeviceptr doorbell)
@@ -359,14 +330,4 @@ CUresult attnd_ring(const struct attnd_stream_launcher *launcher, uint32_t lane,
 
     return launcher->turns ? ring_by_stream(launcher, doorbell, rung, stream)
                            : ring_by_kernel(launcher, doorbell, rung, stream);
-}
-
-CUresult attnd_ring_announce(const struct attnd_stream_launcher *launcher, CUstream stream)
-{
-    CUdeviceptr wake = launcher->wake;
-    void *arguments[] = {&wake};
-
-    if (wake == 0 || launcher->turns) /* they are there, or would keep the engine off */
-        return CUDA_SUCCESS;
-    return launch_one(launcher, launcher->announce, arguments, stream);
 }

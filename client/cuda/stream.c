@@ -223,14 +223,3 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     CUresult result = attnd_ring(launcher, lane, prepared, stream);
     return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
 }
-
-int attnd_cuda_announce(struct attnd_session *session, CUstream stream)
-{
-    int rc;
-    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
-
-    if (launcher == NULL)
-        return rc;
-    CUresult result = attnd_ring_announce(launcher, stream);
-    return result == CUDA_SUCCESS ? 0 : attnd_stream_fault(result);
-}

@@ -16,7 +16,7 @@ struct attnd_stream_launcher {
     int plain;                    /* the GPU is from before Hopper: no launch begins early */
     CUstream stream;              /* of our own, for copies */
     CUmodule module;
-    CUfunction ring, announce;
+    CUfunction ring;
     struct attnd_engine *engine; /* NULL: the service executes the session's runs */
 };
 
@@ -32,7 +32,7 @@ int attnd_stream_fault(CUresult result);
 
 /* ---- ring.c ---- */
 
-/** attnd_rings_open() - the mailbox and the kernels that ring. Return: 0; a fault, with what there
+/** attnd_rings_open() - the mailbox and the kernel that rings. Return: 0; a fault, with what there
  * is already in @launcher, for attnd_rings_end(). */
 int attnd_rings_open(struct attnd_session *session, struct attnd_stream_launcher *launcher);
 /** attnd_rings_end() - the context may be gone. */
@@ -40,7 +40,5 @@ void attnd_rings_end(struct attnd_stream_launcher *launcher);
 /** attnd_ring() - rings for a prepared run in a stream, which waits for the answer. */
 CUresult attnd_ring(const struct attnd_stream_launcher *launcher, uint32_t lane, uint32_t prepared,
                     CUstream stream);
-/** attnd_ring_announce() - calls kernels that come and go, in a stream. */
-CUresult attnd_ring_announce(const struct attnd_stream_launcher *launcher, CUstream stream);
 
 #endif

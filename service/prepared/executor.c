@@ -4,8 +4,9 @@
  *
  * The engine needs a GPU and the kernels of the service's build. Where both are there it is the
  * faster way, for one session alone and for several (persistent/cuda/journal/engine-launch.md), so
- * it is what `auto` means there. It is decided once a session: a graph that could change its mind
- * would pay for that in each layer.
+ * it is what `auto` means there. But where workers stay on SMs, those are what somebody asked for,
+ * and the engine's kernel would wait for the SMs that they have. It is decided once a session: a
+ * graph that could change its mind would pay for that in each layer.
  */
 #include "schemas/executor.h"
 #include "service/prepared/internal.h"
@@ -23,6 +24,21 @@ static const char *obstacle(const struct attnd_service *service)
     return NULL;
 }
 
+/* Do workers stay on SMs, whether there are runs or not? Without MPS no SM is reserved. */
+static int workers_stay(const struct attnd_service *service)
+{
+    const struct attnd_worker_info *info = &service->queue->info;
+
+    return info->residency == ATTND_RESIDENCY_SHARED ||
+           info->residency == ATTND_RESIDENCY_EXCLUSIVE || (service->options.reserve && info->mps);
+}
+
+/* Why `auto` is not the engine; NULL: it is. */
+static const char *against_auto(const struct attnd_service *service)
+{
+    return workers_stay(service) ? "workers stay on SMs" : obstacle(service);
+}
+
 static uint32_t operators_word(const struct attnd_options *options)
 {
     if (!options->execute || strcmp(options->execute, "auto") == 0)
@@ -37,7 +53,9 @@ int attnd_executor_choose(const struct attnd_service *service, uint32_t wish,
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_EXECUTOR, 0, wish,
                                ATTND_EXECUTE_SERVICE);
     const uint32_t word = wish == ATTND_EXECUTE_AUTO ? operators_word(&service->options) : wish;
-    const char *against = word == ATTND_EXECUTE_SERVICE ? NULL : obstacle(service);
+    const char *against = word == ATTND_EXECUTE_SERVICE  ? NULL
+                          : word == ATTND_EXECUTE_ENGINE ? obstacle(service)
+                                                         : against_auto(service);
 
     if (word == ATTND_EXECUTE_ENGINE && against)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,

@@ -10,6 +10,7 @@
 #include "tests/support/trial/trial.h"
 
 #include "client/cuda/attnd_cuda.h"
+#include "client/internal.h"
 #include "schemas/abi.h"
 #include "schemas/atomics.h"
 
@@ -49,21 +50,19 @@ struct calls {
     uint32_t stop, made;
 };
 
-/* An engine that announces, and never rings. Under MPS its context may end with the worker. */
-static int call_guests(void *context)
+/* An engine that sets the word as one that rings does, and never rings. */
+static int call_extras(void *context)
 {
     struct calls *calls = context;
     const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness.socket};
     struct attnd_session *session;
-    CUstream stream;
+    struct attnd_wake *wake;
+    uint32_t memory;
 
-    gpu_open();
     CHECK_OK(attnd_open(&args, &session));
-    CHECK_OK(attnd_cuda_stream_open(session));
-    CHECK_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(attnd_wake_memory(session, &memory, &wake));
     while (!attnd_peek32(&calls->stop)) {
-        if (attnd_cuda_announce(session, stream) || cuStreamSynchronize(stream))
-            break;
+        attnd_publish32(&wake->wake, 1);
         harness_say(&calls->made, calls->made + 1);
         usleep(500);
     }
@@ -91,8 +90,8 @@ static void expect_restart(const char *fault, const char *reserve, const char *e
 
     start(options);
     if (reserve) {
-        caller = harness_fork(call_guests, calls);
-        harness_eventually(are_called, calls, CLIENT_MS, "guests are called");
+        caller = harness_fork(call_extras, calls);
+        harness_eventually(are_called, calls, CLIENT_MS, "extra workers are called");
     }
     engine_open(&engine, harness.socket, "victim");
     trial_begin(&trial, &engine, &batch, 0);
@@ -112,7 +111,7 @@ static void expect_restart(const char *fault, const char *reserve, const char *e
     harness_say(&calls->stop, 1);
     if (caller) {
         CHECK_EQUAL(harness_join(caller, CLIENT_MS), 0);
-        printf("%s: guests were called %u times\n", fault, calls->made);
+        printf("%s: extra workers were called %u times\n", fault, calls->made);
         CHECK(calls->made > 1000);
     }
     trial_end(&trial);
@@ -136,12 +135,12 @@ static void a_tile_that_does_not_end_ends_the_worker(void **state)
 }
 
 /* They walk past the run that nobody ends, and take tickets of it: that is no progress. */
-static void so_it_does_beside_guests_that_come_and_go(void **state)
+static void so_it_does_beside_extra_workers_that_come_and_go(void **state)
 {
     static const char *const says[] = {"a tile does not end", NULL};
     (void)state;
     if (!gpu_under_mps()) {
-        puts("without MPS no SM is reserved, and nobody is a guest");
+        puts("without MPS no SM is reserved, and there are no extra workers");
         return;
     }
     expect_restart("stall", "8", "exited with 5 (a tile did not end)", says);
@@ -356,7 +355,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(a_tile_that_does_not_end_ends_the_worker),
-        E2E_OWN_TEST(so_it_does_beside_guests_that_come_and_go),
+        E2E_OWN_TEST(so_it_does_beside_extra_workers_that_come_and_go),
         E2E_OWN_TEST(a_wait_in_vain_ends_the_worker),
         E2E_OWN_TEST(an_error_of_the_device_ends_the_worker),
         E2E_OWN_TEST(kernels_leave_a_stopped_process_before_it_is_killed),

@@ -63,22 +63,6 @@ static int without_graph(void *context)
     return 0;
 }
 
-/* Layers with nothing between their runs: a graph of such, again and again. */
-static int replay_runs_alone(void *context)
-{
-    struct history *history = context;
-    struct decoder decoder;
-
-    decoder_open(&decoder, history);
-    const CUgraphExec executable = decoder_capture(&decoder, decoder_queue_run);
-    for (uint32_t step = 0; step < history->replays; step++)
-        CHECK_CUDA(cuGraphLaunch(executable, decoder.stream));
-    CHECK_CUDA(cuStreamSynchronize(decoder.stream));
-    CHECK_OK(attnd_cuda_lane_error(decoder.session, DECODER_LANE));
-    attnd_close(decoder.session);
-    return 0;
-}
-
 /* ---- another session, at work all the time ---- */
 
 static int other(void *context)
@@ -121,33 +105,6 @@ static void a_stream_needs_no_graph(void **state)
     history_judge(history);
 }
 
-static uint32_t kernels_launched(const struct harness *harness)
-{
-    Attnd__Status *status = harness_status(harness);
-    const uint32_t launches = status->launches;
-
-    attnd__status__free_unpacked(status, NULL);
-    return launches;
-}
-
-/* A gang is a launch of two kernels and more. */
-static void runs_of_small_layers_share_a_gang(void **state)
-{
-    struct history *history = history_new(*state, 100);
-    const uint32_t before = kernels_launched(*state);
-
-    history->execute = ATTND_EXECUTE_SERVICE;
-    if (!gpu_under_mps() || getenv("ATTND_TEST_RESERVE")) {
-        puts("gangs are shared under MPS, where none is reserved");
-        return;
-    }
-    CHECK_EQUAL(harness_join(harness_fork(replay_runs_alone, history), CLIENT_MS), 0);
-    const uint32_t launches = kernels_launched(*state) - before,
-                   runs = history->replays * DECODER_LAYERS;
-    printf("%u kernels for %u runs\n", launches, runs);
-    CHECK(launches < runs / 2);
-}
-
 static int ring_nothing(void *context)
 {
     struct history *history = context;
@@ -186,7 +143,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_TEST(a_graph_replays_with_lengths_that_advance),
         E2E_TEST(a_stream_needs_no_graph),
-        E2E_TEST(runs_of_small_layers_share_a_gang),
         E2E_TEST(a_ring_of_nothing_is_an_error_of_the_lane),
     };
 

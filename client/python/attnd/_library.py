@@ -107,13 +107,12 @@ _CUDA_PROTOTYPES = {
     "attnd_cuda_map": (c.c_int, _H, _U32, _P),
     "attnd_cuda_unmap": (c.c_int, _U64),
     "attnd_cuda_export": (c.c_int, _H, _U64, _U64, _P),
-    "attnd_cuda_announce": (c.c_int, _H, _P),
     "attnd_cuda_plan_on_stream": (c.c_int, _H, _U32, _U32, _P, _P),
     "attnd_cuda_run_on_stream": (c.c_int, _H, _U32, _U32, _P),
     "attnd_cuda_run_fused_on_stream": (c.c_int, _H, _U32, _U32, _P, _P),
     "attnd_cuda_stream_open": (c.c_int, _H),
     "attnd_cuda_lane_error": (c.c_int, _H, _U32),
-    "cuStreamGetCaptureInfo_v2": (c.c_int, *(_P,) * 6),  # the driver's, which comes along
+    "cuStreamIsCapturing": (c.c_int, _P, _P),  # the driver's, which comes along
     "cuPointerGetAttribute": (c.c_int, _P, c.c_int, _U64),
 }
 
@@ -173,12 +172,8 @@ def allocation_of(address):
     return None if failed else number.value
 
 
-def capture_of(stream):
-    """Which capture a stream (its handle) is part of: equal for two streams of one capture, and for
-    two that are in none."""
-    status, number = c.c_int(), c.c_uint64()
-    failed = cuda().cuStreamGetCaptureInfo_v2(
-        stream, c.byref(status), c.byref(number), None, None, None
-    )
-    captures = not failed and status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
-    return captures, number.value if captures else 0
+def is_captured(stream):
+    """Is a stream (its handle) part of a capture?"""
+    status = c.c_int()
+    failed = cuda().cuStreamIsCapturing(stream, c.byref(status))
+    return not failed and status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE

@@ -10,7 +10,7 @@ import typing
 import numpy
 
 from . import _convert, _device_plan, _fused
-from ._library import capture_of, cuda_or_error
+from ._library import cuda_or_error, is_captured
 from ._settings import STRIDED, name_of
 from .errors import checked
 from .memory import describe, refuse_gradient
@@ -127,22 +127,6 @@ class OnStream:
         with self._one:
             return self._run_on_stream(layer, q, out, lse, stream, args)
 
-    def announce(self, stream: int | None = None) -> None:
-        """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
-        service's kernels are on their way meanwhile. In front of the last kernel before run(), if
-        all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest. It is said on a
-        stream beside that one, whose next kernel does not wait for it. The next run() joins the
-        two, if both are in the same capture, or in none; an announcement that is part of a capture
-        has to be followed by a run() there."""
-        native, here = self._native(), _stream(stream)
-        if self._beside is None:
-            import torch
-
-            self._beside = torch.cuda.Stream(device=here.device)
-        self._beside.wait_stream(here)
-        checked(cuda_or_error().attnd_cuda_announce(native, self._beside.cuda_stream))
-        self._announced = capture_of(here.cuda_stream)
-
     def _run_on_stream(self, layer, q, out, lse, stream, fused=None):
         import torch
 
@@ -152,13 +136,9 @@ class OnStream:
         if lse is True:
             shape = self._tensors.shapes["lse"]
             lse = torch.empty(shape, dtype=torch.float32, device="cuda")
-        here = _stream(stream)
-        capture = capture_of(here.cuda_stream)
-        number = self._prepare(layer, [q, out] if lse is None else [q, out, lse], capture[0])
-        if self._announced is not None and self._announced == capture:
-            here.wait_stream(self._beside)
-            self._announced = None
-        run, handle = (self.session.native(), self.lane, number), here.cuda_stream
+        handle = _stream(stream).cuda_stream
+        tensors = [q, out] if lse is None else [q, out, lse]
+        run = self.session.native(), self.lane, self._prepare(layer, tensors, is_captured(handle))
         if fused is None:
             checked(cuda_or_error().attnd_cuda_run_on_stream(*run, handle))
         else:

@@ -69,7 +69,6 @@ class BatchAttention(OnStream):
         self._waited_ref = c.byref(self._waited)
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
-        self._beside = self._announced = None  # a stream; the capture in which run() is to join it
         self._planned = self._filled = None  # what the last plan() and the last run were given
         self._shape = None  # what plan_shape() was, if no plan() came after it
 

@@ -224,13 +224,12 @@ class EndsTest(ReportedTest):
         if attnd._library.cuda() is not None:
             self.skipTest("libattnd-cuda and a driver are here")
         self.attention.plan(*THREE, HEADS, wait=True)
-        for call in (lambda: self.attention.launch(1), self.attention.announce,
-                     self.attention.lane_error, lambda: self.attention.prepare(None, 0, None)):
+        for call in (lambda: self.attention.launch(1), self.attention.lane_error,
+                     lambda: self.attention.prepare(None, 0, None)):  # fmt: skip
             with self.assertRaisesRegex(ValueError, "libattnd-cuda"):
                 call()
         self.attention.close()
-        for call in (lambda: self.attention.launch(1), self.attention.announce,
-                     self.attention.lane_error):  # fmt: skip
+        for call in lambda: self.attention.launch(1), self.attention.lane_error:
             with self.assertRaisesRegex(ValueError, "closed"):
                 call()
 

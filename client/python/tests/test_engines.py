@@ -31,7 +31,7 @@ class EnginesTest(unittest.TestCase):
             new_k=[Buffer(3, 2, 128)] * 2, new_v=[Buffer(3, 2, 128)] * 2, cos_sin="angles",
         )  # fmt: skip
 
-    def made(self, announces=False, batches=1, fuses=False):
+    def made(self, batches=1, fuses=False):
         """The classes that stand for the package's, a session, and attention of the last batch."""
         made = {
             name: mock.create_autospec(getattr(attnd, name))
@@ -40,7 +40,7 @@ class EnginesTest(unittest.TestCase):
         with mock.patch.multiple(attnd, **made):
             session = ways.AttndSession(self.buffers, "/a/socket", "engine 0 D")
             for _ in range(batches):
-                way = session.attention(self.batch, self.buffers, announces, fuses)
+                way = session.attention(self.batch, self.buffers, fuses)
             return made, session, way
 
     def test_the_plan_is_of_the_rows_among_those_of_k_and_v(self):
@@ -86,12 +86,6 @@ class EnginesTest(unittest.TestCase):
         made["PagePool"].from_tensors.assert_called_once()
         pools = [call.args for call in made["BatchAttention"].call_args_list]
         self.assertEqual(pools, [(session.pool,)] * 2)
-
-    def test_a_run_is_announced_only_if_that_is_asked_for(self):
-        for announces in False, True:
-            _, _, way = self.made(announces)
-            way.announce()
-            self.assertEqual(way.attention.announce.called, announces)
 
 
 if __name__ == "__main__":

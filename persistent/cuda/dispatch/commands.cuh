@@ -231,49 +231,21 @@ __device__ __forceinline__ bool made_way(const Commander *self, uint64_t now)
     return retired == published || items_gone(dispatch, self->resident, retired, published);
 }
 
-/* May these kernels wait for another doorbell (pauses.h)? Not where sessions take turns: kernels of
- * the others want the SMs. So may those of processes that are not seen here, and get them in the
- * end. */
-__device__ __forceinline__ bool may_pause(const Commander *self, uint64_t now)
-{
-    const Dispatch *dispatch = self->dispatch;
-    return self->may_pause && now - self->begun_ns < ATTND_PAUSES_NS &&
-           observe_cta(&dispatch->soon) && !observe_cta(&dispatch->contended);
-}
-
-/* Nothing is in flight, and they may: are they still to wait? */
-__device__ __forceinline__ bool pause_goes_on(Commander *self, uint32_t published, uint64_t now)
-{
-    if (self->idle_at != published) {
-        self->idle_at = published;
-        self->idle_ns = now;
-    }
-    const bool waits = now - self->idle_ns < ATTND_PAUSE_NS;
-    self->pause = waits ? ATTND_PAUSE_ANSWERED : ATTND_PAUSE_VAIN;
-    return waits;
-}
-
 /* With an empty ring: may kernels leave that do not stay? When nothing is in flight. Before that
  * they hold the GPU anyway, and whoever asks for something is not to wait for another gang.
  *
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
  * and come back. Doorbells are of streams, whose next kernels want the SMs now, and so do kernels
  * of other engines. So for runs that were rung it is enough that no item is left to take: each
- * worker leaves behind its last one. All stay where the next run of small layers is waited for. */
+ * worker leaves behind its last one. */
 __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    if (self->announced && published == dispatch->begun_at && now - self->begun_ns < announced_ns)
-        return false;
-    const bool waits = may_pause(self, now);
     if (retired != published)
-        return !waits && !self->active_ns &&
-               items_gone(dispatch, self->resident, retired, published) &&
+        return !self->active_ns && items_gone(dispatch, self->resident, retired, published) &&
                !doorbells_pending(dispatch);
-    if (waits && pause_goes_on(self, published, now))
-        return false;
     if (self->active_ns && now - self->active_ns < linger_ns)
         return false;
     return !doorbells_pending(dispatch) && published == observe_cta(&dispatch->published);
@@ -290,17 +262,14 @@ __device__ __forceinline__ void call_next(Dispatch *dispatch, Resident *resident
 {
     attnd_wake *wake = dispatch->settings.wake;
     const bool first = threadIdx.x % 32 == 0;
-    static_assert(offsetof(attnd_wake, announced) == 4, "one store");
     if (first)
-        store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
+        store_relaxed_sys(&wake->wake, 0);
     __syncwarp();
     fence_order_sys();
     const bool left = doorbells_left(dispatch);
-    const uint64_t turn_ns = *static_cast<const volatile uint64_t *>(&dispatch->turn_ns);
     if (first) {
         if (left)
             store_relaxed_sys(&wake->wake, 1);
-        store_relaxed_sys(&wake->contended, clock_ns() - turn_ns < alone_ns);
         /* Behind the head and the word: who finds a command that nobody took calls again. */
         store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
     }
@@ -332,8 +301,6 @@ __device__ __forceinline__ void close_ring(Commander *self)
         self->resident->commands_head = self->head;
         store_relaxed_sys(&dispatch->settings.queue->command_head, self->head);
         self->resident->dismissed = dispatch->quiet;
-        if (dispatch->settings.drain)
-            attnd_pauses_note(&self->resident->pauses, self->may_pause, self->pause);
         publish_cta(&dispatch->ended, 1);
     }
     static_assert(variants_count <= 32, "a variant a lane");
@@ -362,19 +329,17 @@ __device__ __forceinline__ bool looks_ahead(uint32_t pass)
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
  * 4, until when records are wanted, and 5, whether these kernels are dismissed, in the passes that
- * look at them, and 3, what was announced, in the first. */
+ * look at them. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
     const HostWords *host = self->dispatch->settings.host;
-    const attnd_wake *wake = self->dispatch->settings.wake;
     const uint32_t lane = threadIdx.x % 32;
-    return observe_sys(lane == 3 && pass == 0 && wake          ? &wake->announced
-                       : lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
-                       : lane == 1 && looks_at_park(pass)      ? &queue->park
-                       : lane == 4 && looks_at_park(pass)      ? &queue->trace_until_ms
-                       : lane == 5 && looks_at_park(pass)      ? &host->dismiss
-                                                               : &queue->command_tail);
+    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
+                       : lane == 1 && looks_at_park(pass)    ? &queue->park
+                       : lane == 4 && looks_at_park(pass)    ? &queue->trace_until_ms
+                       : lane == 5 && looks_at_park(pass)    ? &host->dismiss
+                                                             : &queue->command_tail);
 }
 
 /* One vote: bit 0: there is a command; bit 1: park is set; bit 5: these kernels are dismissed. A
@@ -447,15 +412,12 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->submitted_runs,
                       0};
     self.begun_ns = clock_ns();
-    self.may_pause = dispatch->settings.drain && attnd_pauses_may(&resident->pauses);
     self.trace = 2; /* neither */
     for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self, self.head);
         const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
-        if (pass == 0)
-            self.announced = dispatch->settings.wake && __shfl_sync(0xffffffffu, word, 3);
         Taken result = taken;
         if (found == 1) /* first, because somebody waits for it */
             result = take_next(&self, part);

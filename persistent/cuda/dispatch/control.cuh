@@ -30,11 +30,6 @@ struct Commander {
     uint32_t used;           /* variants, as far as this warp noted them in the global word */
     uint64_t begun_ns;       /* when these kernels began */
     uint64_t active_ns; /* when there last was a command, or one's run in flight; 0: none came */
-    bool announced;     /* a doorbell is on its way, behind what was published before */
-    uint32_t idle_at;   /* positions published when nothing was in flight, the last time */
-    uint64_t idle_ns;   /* since when */
-    bool may_pause;     /* for another doorbell */
-    attnd_pause pause;  /* whether it has */
     uint32_t trace;     /* as it was last sent to the workers */
     bool crowded;       /* half a ring of commands waits */
 };

@@ -71,13 +71,7 @@ struct Dispatch {
     uint32_t published, ready, retired; /* positions, free-running */
     uint64_t plan_bytes;                /* of plans, copied over the bus */
     uint32_t doorbell_rounds;           /* of the warp that watches mailboxes */
-    uint32_t ringer;                    /* mailbox: which session rang last */
     uint32_t recent;                    /* as in Resident, at the launch */
-    uint64_t turn_ns;                   /* when it was another one's turn, the last time */
-    uint32_t contended;                 /* that was not long ago, when these kernels began */
-    uint32_t begun_at;                  /* positions that were published before these kernels */
-    uint64_t idle_ns;                   /* as in Resident, at the launch */
-    uint32_t soon;                      /* behind that, the first doorbell came soon: pauses.h */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
     Pending *pending; /* [pending_max], in device memory: what is rare has no place here */

@@ -45,9 +45,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     const uint64_t plan_bytes = resident->plan_bytes;
     const uint32_t prepared_end = resident->prepared_end;
     const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
-    const uint32_t ringer = resident->ringer, recent = resident->recent;
-    const uint64_t turn_ns = resident->turn_ns, idle_ns = resident->idle_ns;
-    const uint32_t dismissed = resident->dismissed;
+    const uint32_t recent = resident->recent, dismissed = resident->dismissed;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
     const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
     const uint32_t word =
@@ -77,16 +75,12 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         resident->running = gang;
         dispatch->pending = resident->pending;
         dispatch->gang = gang;
-        dispatch->published = dispatch->retired = dispatch->begun_at = published;
+        dispatch->published = dispatch->retired = published;
         dispatch->ready = published + ring_positions;
         dispatch->plan_bytes = plan_bytes;
         dispatch->transient = transient;
         dispatch->prepared_count = prepared_count;
-        dispatch->ringer = ringer;
         dispatch->recent = recent;
-        dispatch->turn_ns = turn_ns;
-        dispatch->idle_ns = idle_ns;
-        dispatch->contended = clock_ns() - turn_ns < alone_ns;
         if (dismissed)
             dispatch->quiet = dispatch->closing = resident->dismissed = still_dismissed(*resident);
     }

@@ -214,25 +214,6 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
     return __any_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
 }
 
-/* Which session rang, for what is announced only where sessions do not take turns. Behind the
- * publication: somebody waits for that. One warp writes these words. */
-__device__ __forceinline__ void note_ringer(Dispatch *dispatch, Resident *resident,
-                                            const Doorbells &doorbells)
-{
-    if (threadIdx.x % 32 == 0) {
-        const uint64_t now = clock_ns();
-        if (dispatch->ringer != doorbells.index) {
-            dispatch->ringer = resident->ringer = doorbells.index;
-            dispatch->turn_ns = resident->turn_ns = now;
-            dispatch->contended = 1;
-        }
-        if (dispatch->idle_ns) /* the first */
-            publish_cta(&dispatch->soon, now - dispatch->idle_ns < ATTND_PAUSE_SOON_NS);
-        dispatch->idle_ns = 0;
-    }
-    __syncwarp();
-}
-
 /* Begins what can begin of a look. @warms_up: executes most of that for nothing, where nothing is
  * rung. The whole warp. */
 __device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *resident,
@@ -246,8 +227,6 @@ __device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *res
     for (uint32_t half = 0; half < 2; half++)
         if (__any_sync(0xffffffffu, doorbells.value[half]) || !any)
             take_half(dispatch, resident, rules, doorbells, half);
-    if (any)
-        note_ringer(dispatch, resident, doorbells);
 }
 
 /* ---- which mailboxes are watched --------------------------------------------------------------

@@ -9,7 +9,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_RETIRE_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_RETIRE_CUH
 
-#include "persistent/cuda/dispatch/guests.cuh"
+#include "persistent/cuda/dispatch/extra.cuh"
 #include "persistent/cuda/dispatch/turns.cuh"
 #include "persistent/cuda/machine/scalar.cuh"
 
@@ -222,10 +222,8 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
         if (ended && pass % 64 == 63)
             pass_cancels(dispatch, resident, true);
     }
-    if (lane == 0) {
+    if (lane == 0)
         resident->retires_tail = self.tail;
-        resident->idle_ns = clock_ns();
-    }
 }
 
 /* ---- chores -----------------------------------------------------------------------------------
@@ -244,9 +242,9 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
 }
 
 /* How far the horizon may lie behind the newest run. A worker that enters walks from there, in two
- * trips to the L2 a position. Gangs enter behind all that was published before them; guests come
- * beside a dispatcher that stays, for a run that is short. */
-constexpr uint32_t horizon_behind = ring_positions / 2, guests_behind = 4;
+ * trips to the L2 a position. Gangs enter behind all that was published before them; extra
+ * workers come beside a dispatcher that stays, for a run that is short. */
+constexpr uint32_t horizon_behind = ring_positions / 2, extras_behind = 4;
 
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
  * zero. Not before: a worker that is late would take a ticket of a line begun anew. @completed:
@@ -267,7 +265,7 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
 {
     const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
     const uint32_t horizon = ready - ring_positions, workers = dispatch->settings.workers;
-    const uint32_t lag = dispatch->settings.reserved ? guests_behind : horizon_behind;
+    const uint32_t lag = dispatch->settings.reserved ? extras_behind : horizon_behind;
     if (observe_cta(&dispatch->published) - horizon < lag || completed == horizon)
         return;
     const uint32_t behind = least_cursor(resident, workers, horizon, completed - horizon);
@@ -317,18 +315,18 @@ __device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *r
  * then on no worker of these kernels has anything to find in the ring. Where these kernels leave
  * for the next ones that is before the end of the last item, for which those wait. */
 __device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *resident, Turns *turns,
-                                           Guests *guests)
+                                           Extras *extras)
 {
     while (!observe_cta(&dispatch->over) &&
            observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)) {
-        pass_guests(dispatch, resident, guests);
+        pass_extras(dispatch, resident, extras);
         if (dispatch->settings.reserved) { /* few stay, so what was published takes its time */
             pass_turns(dispatch, resident, turns);
             make_ready(dispatch, resident, turns->completed);
         }
         __nanosleep(100);
     }
-    guests_end(dispatch, resident, guests);
+    extras_end(dispatch, resident, extras);
     turns_end(resident, turns);
     if (threadIdx.x % 32 == 0) {
         resident->horizon = dispatch->published;
@@ -345,10 +343,10 @@ __device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *residen
 __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *resident)
 {
     Turns turns = turns_start(dispatch);
-    Guests guests = guests_start(dispatch, resident);
+    Extras extras = extras_start(dispatch, resident);
     carry_sums(dispatch, resident);
     for (uint32_t pass = 0; !observe_cta(&dispatch->ended); pass++) {
-        pass_guests(dispatch, resident, &guests);
+        pass_extras(dispatch, resident, &extras);
         pass_turns(dispatch, resident, &turns);
         make_ready(dispatch, resident, turns.completed);
         if (pass % 64 == 32)
@@ -357,7 +355,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
             pass_cancels(dispatch, resident, pass % 512 == 263 || observe_cta(&dispatch->closing));
         __nanosleep(500);
     }
-    end_chores(dispatch, resident, &turns, &guests);
+    end_chores(dispatch, resident, &turns, &extras);
 }
 
 } // namespace attnd

@@ -13,10 +13,6 @@ namespace attnd
 constexpr uint64_t stay_ns = 2000000;
 /* How long a gang waits for one more command. */
 constexpr uint64_t linger_ns = 12000;
-/* How long a gang waits for a doorbell that was announced. */
-constexpr uint64_t announced_ns = 100000;
-/* A session is alone if no other has rung for so long: many layers of many engines. */
-constexpr uint64_t alone_ns = 5000000;
 
 } // namespace attnd
 

@@ -71,7 +71,7 @@ static cudaError_t create_streams(attnd_backend *backend)
                                              gangs ? before : least);
     if (!error && backend->settings.reserved)
         error =
-            cudaStreamCreateWithPriority(&backend->guests_stream, cudaStreamNonBlocking, before);
+            cudaStreamCreateWithPriority(&backend->extras_stream, cudaStreamNonBlocking, before);
     if (!error)
         error = cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
                                              gangs ? most : least);
@@ -345,8 +345,8 @@ static void cuda_destroy(attnd_backend *backend)
     cudaHostUnregister(backend->config.queue);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
-    if (backend->guests_stream)
-        cudaStreamDestroy(backend->guests_stream);
+    if (backend->extras_stream)
+        cudaStreamDestroy(backend->extras_stream);
     cudaStreamDestroy(backend->health.stream);
     cudaStreamDestroy(backend->side_stream);
     copies_end(backend);

@@ -207,7 +207,7 @@ static void end_in_order(attnd_backend *backend)
     gangs_dismiss(backend, 1);
     for (uint32_t i = 0; i <= backend->streams_count; i++) {
         cudaStream_t stream =
-            i < backend->streams_count ? backend->streams[i] : backend->guests_stream;
+            i < backend->streams_count ? backend->streams[i] : backend->extras_stream;
         while (stream && cudaStreamQuery(stream) == cudaErrorNotReady &&
                attnd_clock_ns() < until_ns) {
             gang_wake(backend); /* what is armed is not to come later */
@@ -216,8 +216,8 @@ static void end_in_order(attnd_backend *backend)
     }
 }
 
-/* Changes when anything gets on. Tickets do not say so: guests that come take one of every run that
- * they walk past, whether or not anybody is done. */
+/* Changes when anything gets on. Tickets do not say so: extra workers that come take one of
+ * every run that they walk past, whether or not anybody is done. */
 static uint64_t progress(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
@@ -230,8 +230,8 @@ static uint64_t progress(const Snapshot *from)
 
 /* Something was begun that is not done: a worker is in an item, or all have passed a run that is
  * not retired, and perhaps left behind it. Kernels that have not got their SMs yet have begun
- * nothing; and a dispatcher closes when there is no item left to take. Where guests are does not
- * matter: they come and walk all the time, and those that stay pass every run. */
+ * nothing; and a dispatcher closes when there is no item left to take. Where extra workers are does
+ * not matter: they come and walk all the time, and those that stay pass every run. */
 static bool begun(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
@@ -242,7 +242,7 @@ static bool begun(const Snapshot *from)
             continue;
         if (resident->doing[w] == attnd::state_item)
             return true;
-        if (attnd::is_guest(*resident, w))
+        if (attnd::is_extra(*resident, w))
             continue;
         passed &= resident->cursor[w] == resident->published;
         any = true;

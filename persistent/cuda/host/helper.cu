@@ -27,7 +27,7 @@
  *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
  *                     wake = 1                   when what it took before it saw that is executed
  *
- * A gang is drained when no item is left to take and it waits for none, and closed is not gone: its
+ * A gang is drained when no item is left to take and it lingers for none. Closed is not gone: its
  * last items are in work, and their answers come. So an engine may ring a lane again that is busy
  * here. The last look sees that ring as any other: what the gang took itself it has marked before
  * it closed.
@@ -73,23 +73,23 @@ static bool elastic(const attnd_backend *backend)
     return backend->residency == ATTND_RESIDENCY_ELASTIC;
 }
 
-/* Elastic, and some workers stay: the others are guests (dispatch/guests.cuh). */
+/* Elastic, and some workers stay: the others are extra (dispatch/extra.cuh). */
 static bool reserves(const attnd_backend *backend)
 {
     return backend->settings.reserved != 0;
 }
 
-/* The last gang that has left; or the last guests that were told to. */
+/* The last gang that has left; or the last extras that were told to. */
 static uint32_t last_gone(const attnd_backend *backend)
 {
-    return attnd_observe32(reserves(backend) ? &backend->words->guests_left
+    return attnd_observe32(reserves(backend) ? &backend->words->extras_left
                                              : &backend->words->left);
 }
 
-/* Where gangs are armed, or guests. */
+/* Where gangs are armed, or extras. */
 static cudaStream_t armed_stream(const attnd_backend *backend)
 {
-    return reserves(backend) ? backend->guests_stream : backend->streams[0];
+    return reserves(backend) ? backend->extras_stream : backend->streams[0];
 }
 
 static cudaError_t of_driver(CUresult result)
@@ -168,7 +168,7 @@ cudaError_t kernels_wait(attnd_backend *backend)
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamSynchronize(backend->streams[i]);
     backend->flushing = 0;
-    attnd_poke32(&backend->words->guests_left, backend->guests);
+    attnd_poke32(&backend->words->extras_left, backend->extras);
     gangs_dismiss(backend, 0);
     return error;
 }
@@ -205,7 +205,7 @@ static void look_for_idle(attnd_backend *backend)
 
 /* Settings, and which variants come: that which is wanted beside those that were used since the
  * last change; or those of which runs come. Where workers stay, each has one of them: whether
- * guests come decides nothing but how fast a run is, also to kernels that close. */
+ * extra workers come decides nothing but how fast a run is, also to kernels that close. */
 static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);
@@ -229,11 +229,11 @@ static cudaError_t upload(attnd_backend *backend)
         attnd_poke32(&backend->words->wanted, 0);
     }
     backend->settings_fresh = 0;
-    backend->settings.guests_before = backend->guests;
+    backend->settings.extras_before = backend->extras;
     return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
-/* A kernel a variant, and the dispatcher, but with guests. */
+/* A kernel a variant, and the dispatcher, but with extra workers. */
 static void count_launch(attnd_backend *backend, uint32_t dispatchers)
 {
     uint32_t *launches = &backend->config.queue->launches;
@@ -305,7 +305,7 @@ static cudaError_t arm(attnd_backend *backend)
     for (uint32_t i = 0; !error && i < gangs_batch; i++) {
         if ((error = wait_for(backend, armed_stream(backend), &backend->settings.wake->wake, 1)))
             break;
-        uint32_t *number = reserves(backend) ? &backend->guests : &backend->gang;
+        uint32_t *number = reserves(backend) ? &backend->extras : &backend->gang;
         error = attnd::resident_arm(backend->resident, &backend->settings, ++*number,
                                     armed_stream(backend));
         count_launch(backend, !reserves(backend));
@@ -342,7 +342,7 @@ static cudaError_t flush(attnd_backend *backend)
 
 static bool few_armed(const attnd_backend *backend)
 {
-    const uint32_t last = reserves(backend) ? backend->guests : backend->gang;
+    const uint32_t last = reserves(backend) ? backend->extras : backend->gang;
     return last - last_gone(backend) < gangs_armed - gangs_batch;
 }
 
@@ -393,7 +393,7 @@ static bool arming(const attnd_backend *backend)
     return backend->flushing || !attnd_peek32(&backend->launched) || few_armed(backend);
 }
 
-/* ---- some that stay, and guests ---- */
+/* ---- some that stay, and extra workers ---- */
 
 /* Engines have a word now, which the kernels that are there do not know: those leave first. */
 static cudaError_t keep_both(attnd_backend *backend)

@@ -46,14 +46,14 @@ cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t var
 
 /* Launches the dispatcher and settings.workers workers, shared out evenly among the variants, each
  * on its own stream of @streams [variant_streams]; or, with settings.reserved, those that stay, all
- * on the first: the more streams there are, the sooner one of them gets the queue in which guests
- * wait. The launch before must be over. @gang: its number, one more than the last. */
+ * on the first: the more streams there are, the sooner one of them gets the queue in which extra
+ * workers wait. The launch before must be over. @gang: its number, one more than the last. */
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams);
 
 /* The same, all in one stream, in which it may wait behind others: workers begin beside
  * their dispatcher, and what follows in the stream begins when all of them are gone. Or, where some
- * workers stay, the guests, without a dispatcher; @gang is a number of guests then. */
+ * workers stay, the extra ones, without a dispatcher; @gang is the number of these then. */
 cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
                          cudaStream_t stream);
 

@@ -15,7 +15,7 @@
  * The dispatcher's CTA is small but takes an SM, because workers fill theirs.
  *
  * `elastic` with some SMs reserved is both: the dispatcher and as many workers less one stay, and
- * the others come and go beside them (dispatch/guests.cuh). Under MPS alone: without it SMs are not
+ * the others come and go beside them (dispatch/extra.cuh). Under MPS alone: without it SMs are not
  * shared, and what stays takes time slices.
  */
 #include "persistent/cuda/host/residency.cuh"

@@ -79,7 +79,7 @@ struct attnd_backend {
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
     cudaStream_t streams[attnd::variant_streams];
     uint32_t streams_count;
-    cudaStream_t guests_stream;   /* elastic, and some workers stay: the others' */
+    cudaStream_t extras_stream;   /* elastic, and some workers stay: the others' */
     cudaStream_t side_stream;     /* all that the host copies; nothing in it ever waits */
     cudaStream_t pages_stream[3]; /* copies.cu: into pools, out of them, and from other services */
     cudaEvent_t pages_copied[3];
@@ -96,7 +96,7 @@ struct attnd_backend {
     uint32_t failed;         /* helper: the cudaError_t it gave up with */
     int settings_fresh;      /* helper: not yet on the device */
     uint32_t gang;           /* helper: number of the last launch, or of the last that is armed */
-    uint32_t guests;         /* helper: number of the last guests that are armed */
+    uint32_t extras;         /* helper: number of the last extras that are armed */
     uint32_t variants_there; /* bit v: its kernel is there; more may come (modules.cu) */
     attnd_recent recent;     /* helper: which of them had runs lately */
     uint64_t recent_ns;      /* helper: when it last looked */

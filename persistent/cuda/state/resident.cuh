@@ -9,7 +9,6 @@
 
 #include "persistent/cuda/state/run.cuh"
 #include "persistent/cuda/state/variants.cuh"
-#include "persistent/pauses.h"
 #include "schemas/errors.h"
 
 namespace attnd
@@ -36,7 +35,7 @@ struct HostWords {
     uint32_t left;                /* device: number of the last gang that leaves (helper.cu) */
     uint32_t dismiss;             /* host: 1: gangs leave at once */
     uint32_t gate;                /* host: the last batch of gangs that may begin */
-    uint32_t guests_left;         /* device: number of the last guests that were told to leave */
+    uint32_t extras_left;         /* device: number of the last extras that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
 constexpr uint32_t host_words_bytes = 128;
@@ -148,8 +147,8 @@ struct Settings {
     attnd_trace_head *records;          /* host memory, device pointer; records behind it */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
     uint32_t missing;  /* bit v: no kernel is there that executes runs of variant v */
-    uint32_t reserved; /* workers before it stay, the others are guests; 0: all are alike */
-    uint32_t guests_before; /* guests up to this number were there before the launch */
+    uint32_t reserved; /* workers before it stay, the others are extra; 0: all are alike */
+    uint32_t extras_before; /* extras up to this number were there before the launch */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */
@@ -168,23 +167,19 @@ struct Resident : Settings {
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint64_t twin_runs;  /* that were named with a twin (turns.h), by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
-    uint32_t ringer;       /* as in Dispatch */
     uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */
-    uint64_t turn_ns;      /* likewise */
-    uint64_t idle_ns;      /* when the last gang had retired its last run */
-    attnd_pauses pauses;
-    uint32_t dismissed; /* 1: the last gang was, perhaps: the next one looks before it begins */
+    uint32_t dismissed;    /* 1: the last gang was, perhaps: the next one looks before it begins */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
-    uint32_t guests_leave;   /* likewise: the last guests that are to leave */
+    uint32_t extras_leave;   /* likewise: the last extras that are to leave */
     uint32_t over;           /* the last gang that has no item left to take, and gets none */
     alignas(128) uint32_t nothing[workers_max][128];       /* zeros, for warmups (work_slot.cuh) */
     alignas(128) char spoilt[warmup_places][warmup_bytes]; /* and where they store */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions + 1];                 /* one of nobody's (retire.cuh) */
-    uint32_t guests_there;                         /* the last guests that have begun */
+    uint32_t extras_there;                         /* the last extras that have begun */
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
@@ -196,8 +191,8 @@ struct Resident : Settings {
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
 
-/* Worker @worker is not of those that stay beside their dispatcher (dispatch/guests.cuh). */
-__host__ __device__ __forceinline__ bool is_guest(const Settings &settings, uint32_t worker)
+/* Worker @worker is not of those that stay beside their dispatcher (dispatch/extra.cuh). */
+__host__ __device__ __forceinline__ bool is_extra(const Settings &settings, uint32_t worker)
 {
     return settings.reserved && worker >= settings.reserved;
 }

@@ -21,7 +21,7 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
     const Resident *resident = fetch->resident;
     const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
     RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
-    const bool guest = is_guest(fetch->work->settings, fetch->worker);
+    const bool extra = is_extra(fetch->work->settings, fetch->worker);
     for (;;) {
         if (fetch->work->traced != fetch->completed) {
             if (fetch->work->trace)
@@ -38,11 +38,11 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             const uint4 words = peek16_gpu(&resident->leave);
             entry = observe_entry(at); /* A1 */
             /* Behind it: a store would wait for the words before the entry is asked for. */
-            leave = int32_t((guest ? words.w : words.x) - fetch->gang) >= 0;
+            leave = int32_t((extra ? words.w : words.x) - fetch->gang) >= 0;
             fetch->work->trace = words.y;
             fetch->work->turn = words.z;
-            if (entry.sequence == fetch->cursor + 1 && !(guest && leave))
-                return entry; /* a guest leaves what there is to those that stay */
+            if (entry.sequence == fetch->cursor + 1 && !(extra && leave))
+                return entry; /* an extra one leaves what there is to those that stay */
             if (idle)
                 __nanosleep(32);
         } while (idle && !leave);
@@ -57,10 +57,10 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             completed = fetch_complete<D>(fetch, number, false);
         }
         if (completed && leave && (!fetch->work->trace || fetch->work->traced == number) &&
-            observe_gpu(guest ? &resident->guests_leave : &resident->leave) - fetch->gang <
+            observe_gpu(extra ? &resident->extras_leave : &resident->leave) - fetch->gang <
                 1u << 31)
             /* All that was ever published was so before `leave`: a look after it is the last. */
-            return guest ? RunEntry{fetch->cursor, 0, 0, 0, 0} : observe_entry(at);
+            return extra ? RunEntry{fetch->cursor, 0, 0, 0, 0} : observe_entry(at);
     }
 }
 

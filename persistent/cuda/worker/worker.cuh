@@ -294,8 +294,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
     cp_async_wait<0>(); /* an item may be in hand */
 }
 
-/* Does this worker come too late, because no item is left of what its gang was called for? Guests
- * have numbers of their own, and are told to leave when they have been seen. */
+/* Does this worker come too late, because no item is left of what its gang was called for? Extra
+ * ones have numbers of their own, and are told to leave when they have been seen. */
 __device__ __forceinline__ bool comes_late(const Resident *resident, uint32_t gang)
 {
     return !resident->reserved && int32_t(peek_gpu(&resident->over) - gang) >= 0;
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
             if (!warms_up && !launch.plan)
                 fetch.cursor = worker_enter(resident, worker);
             if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
-                publish_gpu(&resident->guests_there, gang);
+                publish_gpu(&resident->extras_there, gang);
             fetch_work<D, Policy>(&fetch, warms_up);
         }
         if (warp == 0) {

@@ -345,6 +345,33 @@ static void auto_is_the_service_for_a_worker_of_processors(void **state)
     expect_service(ATTND_EXECUTE_AUTO, "no GPU");
 }
 
+/* Why the worker executes; NULL: the engine does. */
+static const char *why_service(uint32_t wish)
+{
+    struct attnd_mail mail = {0};
+    CHECK_EQUAL(attnd_executor_choose(&stage.service, wish, &mail, &fault), 0);
+    return mail.by_engine ? NULL : mail.why;
+}
+
+static void auto_is_the_service_where_workers_stay_on_sms(void **state)
+{
+    static const char why[] = "workers stay on SMs";
+    struct attnd_worker_info *info = &stage.service.queue->info;
+    (void)state;
+    info->residency = ATTND_RESIDENCY_ELASTIC;
+    stage.service.options.reserve = 8; /* of which nothing comes without MPS */
+    CHECK(why_service(ATTND_EXECUTE_AUTO) == NULL);
+    info->mps = 1;
+    CHECK(strcmp(why_service(ATTND_EXECUTE_AUTO), why) == 0);
+    CHECK(why_service(ATTND_EXECUTE_ENGINE) == NULL);
+    stage.service.options.reserve = 0;
+    CHECK(why_service(ATTND_EXECUTE_AUTO) == NULL);
+    info->residency = ATTND_RESIDENCY_SHARED;
+    CHECK(strcmp(why_service(ATTND_EXECUTE_AUTO), why) == 0);
+    info->residency = ATTND_RESIDENCY_EXCLUSIVE;
+    CHECK(strcmp(why_service(ATTND_EXECUTE_AUTO), why) == 0);
+}
+
 static void without_kernel_files_the_engine_cannot(void **state)
 {
     struct attnd_mail mail = {0};
@@ -411,6 +438,7 @@ int main(void)
         CASE(operations_are_shown_in_the_plans_image),
         CASE(auto_is_the_engine_where_it_can),
         CASE(auto_is_the_service_for_a_worker_of_processors),
+        CASE(auto_is_the_service_where_workers_stay_on_sms),
         CASE(without_kernel_files_the_engine_cannot),
         CASE(a_wish_for_the_engine_of_a_worker_of_processors_is_refused_by_name),
         CASE(the_operators_word_is_for_those_who_do_not_say),
