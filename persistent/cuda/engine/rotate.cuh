@@ -19,7 +19,7 @@ __device__ __forceinline__ const ActiveRun *rotate_run(const EngineSession *sess
     uint32_t *to = reinterpret_cast<uint32_t *>(words);
     const uint32_t *of_run = reinterpret_cast<const uint32_t *>(&session->active[slot]);
     for (uint32_t i = threadIdx.x; i < sizeof(words) / 4; i += blockDim.x)
-        to[i] = run_word_of_plan(i) ? plan->words[i] : of_run[i];
+        to[i] = i < run_plan_bytes / 4 ? plan->words[i] : of_run[i];
     __syncthreads();
     return reinterpret_cast<const ActiveRun *>(words);
 }
