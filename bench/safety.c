@@ -40,7 +40,8 @@
 #define CANCELS 50u
 #define ITEM_RUNS 20u
 #define REST_NS 20000000
-#define SETTLE_NS 300000000 /* what the ended attackers had is given back */
+#define SETTLE_NS 300000000    /* what the ended attackers had is given back */
+#define AFTERMATH_NS 900000000 /* the kernel takes that long to end tens of thousands of waits */
 #define PACE_NS UINT64_C(2000000)
 
 static void nap(long ns)
@@ -192,8 +193,10 @@ static void measure_attackers(struct bench_suite *suite, struct small *small)
     char notes[600];
     double worst = 0;
 
-    if (!beside_ns)
+    if (!beside_ns) {
         bench_suite_fail(suite, "out of memory");
+        return;
+    }
     for (uint32_t b = 0; b < BLOCKS && !suite->failed; b++) {
         measure_block(suite, small, small->alone_ns + b * block, block);
         for (uint32_t a = 0; a < BENCH_ATTACKS_END && !suite->failed; a++)
@@ -246,6 +249,7 @@ static void measure_stalls(struct bench_suite *suite)
         const pid_t pid = bench_attack_start(suite, (enum bench_attack)a);
         const struct bench_stall stall = bench_stall_probe(suite, session);
         bench_attack_stop(pid);
+        nap(AFTERMATH_NS);
         note_stall(names[a], &stall, notes, sizeof(notes));
         longest_ms = stall.longest_ms > longest_ms ? stall.longest_ms : longest_ms;
         own_ms = stall.own_ms > own_ms ? stall.own_ms : own_ms;
