@@ -87,9 +87,16 @@ __device__ __forceinline__ uint32_t engine_code(const EngineBrought &brought, ui
     return variant_executes(variant, decision.y & 0xffff) ? 0 : ATTND_E_UNSUPPORTED;
 }
 
+/* A launch that stores keys which its own items read, or whose q lies where another kernel has
+ * rotated it and not where the plan says, asks for nothing before its items are in slots. */
+__device__ __forceinline__ bool engine_asks_late(const attnd_engine_fused &fused)
+{
+    return fused.k || fused.q;
+}
+
 /* Do loader warps ask for the keys of the worker's first item, one of decode? It can be said before
- * the item is in its slot. A launch that stores keys which its own items read may not. The whole
- * warp: the fetch warp, and each of those that ask, find the same. */
+ * the item is in its slot. The whole warp: the fetch warp, and each of those that ask, find the
+ * same. */
 template <int D, typename Policy>
 __device__ __forceinline__ bool engine_early(const EngineBrought &brought, uint32_t code,
                                              uint32_t worker)
@@ -131,7 +138,8 @@ template <int D, typename Policy> __device__ __forceinline__ void engine_begin(F
     cp_async_wait<0>();
     __syncwarp();
     const uint32_t code = engine_code(*brought, fetch->variant), facts = brought->facts.w;
-    const bool early = !fetch->fused->k && engine_early<D, Policy>(*brought, code, fetch->worker);
+    const bool early =
+        !engine_asks_late(*fetch->fused) && engine_early<D, Policy>(*brought, code, fetch->worker);
     const uint4 decision = brought->decision;
     fetch->copy = launched_copy;
     __syncwarp();

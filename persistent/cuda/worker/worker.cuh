@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         Policy::start();
         fence_barrier_init();
     } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
-        const bool asked = asks_early<D, Policy> && launch.plan && !fused.k;
+        const bool asked = asks_early<D, Policy> && launch.plan && !engine_asks_late(fused);
         *decode_ring() = warmup_helps(launch)
                              ? warmup_ring<D, Policy>(warp - producer_threads / 32, asked)
                              : DecodeRing{};
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         if (warp == 0 && !launch.plan && resident->inject == 2 && worker == 0)
             barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
         if constexpr (asks_early<D, Policy>)
-            if (launch.plan && !fused.k && warp != 0)
+            if (launch.plan && !engine_asks_late(fused) && warp != 0)
                 engine_ask_early<D, Policy>(variant, worker, warp - 1);
         if (warp == 0 || warms_up) {
             FetchWarp fetch = {resident, work, worker, variant,       gang,
