@@ -115,9 +115,9 @@ struct attnd_engine_fused {
         interleaved; /* 1: elements 2 i and 2 i + 1 are a pair, and not i and rotary_dim / 2 + i */
 };
 ATTND_ASSERT_SIZE(attnd_engine_fused, 88);
-#define ATTND_FUSED_ITEM_BYTES                                                                     \
-    4096u /* rotated q of an item, of which a worker has two at a time                             \
-           */
+#define ATTND_FUSED_ITEM_BYTES 4096u /* rotated q of an item */
+#define ATTND_FUSED_WORKER_BYTES (2 * ATTND_FUSED_ITEM_BYTES)
+#define ATTND_FUSED_UNIT 8u /* elements that a thread moves */
 
 /* Where a plan in a lane lies: an argument of its refresh. */
 struct attnd_engine_plan {

@@ -9,9 +9,7 @@
 
 #define ROTATE_THREADS 256u
 #define ROTATE_BLOCKS 4u /* for each SM, where rows are found by tiles */
-#define UNIT 8u          /* elements that a thread moves */
 #define HEAD_DIM_MAX 256u
-#define WORK_SLOTS 2u /* of a worker: items that it holds at a time */
 #define VECTOR_BYTES 16u
 
 static void refuse(struct engine_run *run, int code, uint32_t field)
@@ -92,14 +90,14 @@ static int check_plan(const struct engine_run *run, const struct attnd_plan_head
 }
 
 /* Where slots and positions are given, a thread a unit. */
-static uint32_t rotate_blocks(const struct attnd_engine *engine, const struct attnd_plan_head *head,
+static uint64_t rotate_blocks(const struct attnd_engine *engine, const struct attnd_plan_head *head,
                               const struct attnd_engine_fused *fused)
 {
     const uint64_t units = (uint64_t)fused->rows * (head->heads_q + 2 * head->heads_kv) *
-                           ((head->dim_qk + UNIT - 1) / UNIT);
+                           ((head->dim_qk + ATTND_FUSED_UNIT - 1) / ATTND_FUSED_UNIT);
 
     if (fused->slots && (fused->positions || !fused->cos_sin))
-        return (uint32_t)((units + ROTATE_THREADS - 1) / ROTATE_THREADS);
+        return (units + ROTATE_THREADS - 1) / ROTATE_THREADS;
     return engine->workers * ROTATE_BLOCKS;
 }
 
@@ -111,8 +109,11 @@ static int rotate_before(struct attnd_engine *engine, const struct engine_run *r
     uint32_t slot = (uint32_t)(run->prepared % engine->facts.runs_max), serial = run->serial;
     uint32_t lane = run->lane;
     CUdeviceptr plan = run->at->block;
+    const uint64_t blocks = rotate_blocks(engine, head, fused);
     int rc = 0;
 
+    if (blocks > INT32_MAX) /* of a grid */
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_ROWS, 0, fused->rows, run->at->rows);
     if (fused->cos_sin)
         rc = attnd_engine_grow(engine, &engine->turned[lane],
                                (uint64_t)fused->rows * head->heads_q * head->dim_qk * 2);
@@ -120,8 +121,8 @@ static int rotate_before(struct attnd_engine *engine, const struct engine_run *r
         return rc;
     fused->q = fused->cos_sin ? engine->turned[lane]->address : 0;
     void *arguments[] = {&engine->block, &plan, &slot, &serial, &lane, fused};
-    rc = attnd_engine_fault(cuLaunchKernel(engine->rotate, rotate_blocks(engine, head, fused), 1, 1,
-                                           ROTATE_THREADS, 1, 1, 0, stream, arguments, NULL));
+    rc = attnd_engine_fault(cuLaunchKernel(engine->rotate, (uint32_t)blocks, 1, 1, ROTATE_THREADS,
+                                           1, 1, 0, stream, arguments, NULL));
     fused->k = 0; /* the launch itself has nothing to do */
     return rc;
 }
@@ -155,7 +156,7 @@ int attnd_engine_fuse(struct attnd_engine *engine, const struct engine_run *run,
     if (run->at->most_rows > few)
         return rotate_before(engine, run, &view.head, stream, fused);
     rc = attnd_engine_grow(engine, &engine->turned[run->lane],
-                           (uint64_t)engine->workers * WORK_SLOTS * ATTND_FUSED_ITEM_BYTES);
+                           (uint64_t)engine->workers * ATTND_FUSED_WORKER_BYTES);
     if (rc == 0)
         fused->turned = engine->turned[run->lane]->address;
     return rc;

@@ -33,10 +33,20 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
     return attnd_lane_failed(lane, code);
 }
 
-static int refuse_service(void)
+/* Of what only engines have that execute their own runs. NULL with *@code. */
+static struct attnd_engine *engine_for(struct attnd_session *session, uint32_t lane, int *code)
 {
-    return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,
-                             ATTND_EXECUTE_SERVICE, ATTND_EXECUTE_ENGINE);
+    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, code);
+
+    if (launcher == NULL)
+        return NULL;
+    *code = attnd_stream_check_lane(lane);
+    if (*code < 0)
+        return NULL;
+    if (launcher->engine == NULL)
+        *code = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_EXECUTOR, ATTND_F_BACKEND,
+                                  ATTND_EXECUTE_SERVICE, ATTND_EXECUTE_ENGINE);
+    return launcher->engine;
 }
 
 int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint32_t lane,
@@ -47,15 +57,8 @@ int attnd_cuda_plan_on_stream(struct attnd_session *session, uint32_t plan, uint
 
     if (rc < 0)
         return rc;
-    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
-    if (launcher == NULL)
-        return rc;
-    rc = attnd_stream_check_lane(lane);
-    if (rc < 0)
-        return rc;
-    if (launcher->engine == NULL)
-        return refuse_service();
-    return attnd_engine_cut(launcher->engine, plan, lane, &own, stream);
+    struct attnd_engine *engine = engine_for(session, lane, &rc);
+    return engine ? attnd_engine_cut(engine, plan, lane, &own, stream) : rc;
 }
 
 int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
@@ -66,13 +69,6 @@ int attnd_cuda_run_fused_on_stream(struct attnd_session *session, uint32_t lane,
 
     if (rc < 0)
         return rc;
-    const struct attnd_stream_launcher *launcher = attnd_stream_launcher_open(session, &rc);
-    if (launcher == NULL)
-        return rc;
-    rc = attnd_stream_check_lane(lane);
-    if (rc < 0)
-        return rc;
-    if (launcher->engine == NULL)
-        return refuse_service();
-    return attnd_engine_run(launcher->engine, lane, prepared, &own, stream);
+    struct attnd_engine *engine = engine_for(session, lane, &rc);
+    return engine ? attnd_engine_run(engine, lane, prepared, &own, stream) : rc;
 }

@@ -251,12 +251,13 @@ static int bad_places(void *context)
         fused_open(&fused, harness->socket, &shape);
         const struct attnd_cuda_fused_args args = fused_args(&fused);
         const int32_t beyond = (int32_t)(fused.pages * shape.page_size);
-        const int32_t values[] = {beyond, INT32_MAX, (int32_t)shape.keys, INT32_MAX};
-        for (uint32_t i = 0; i < 4; i++) {
+        const int32_t values[] = {beyond, INT32_MAX, (int32_t)shape.keys, INT32_MAX, -1, INT32_MIN};
+        for (uint32_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
             fused_draw(&fused, &prng);
             fused_right(&fused);
             const CUdeviceptr to = (i < 2 ? fused.slots : fused.positions) + 4 * i;
             CHECK_CUDA(cuMemcpyHtoD(to, &values[i], 4));
+            CHECK_CUDA(cuCtxSynchronize()); /* pageable: it may still be on its way */
             CHECK_OK(attnd_cuda_run_fused_on_stream(fused.session, FUSED_LANE, fused.prepared[0],
                                                     &args, fused.stream));
             CHECK_CUDA(cuStreamSynchronize(fused.stream));

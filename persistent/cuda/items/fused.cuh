@@ -14,7 +14,7 @@
 namespace attnd
 {
 
-constexpr uint32_t fused_unit = 8; /* elements that a thread moves at a time */
+constexpr uint32_t fused_unit = ATTND_FUSED_UNIT;
 
 /* Rows of a tile: query rows first, then those of K, then those of V. */
 struct FusedRows {
@@ -128,15 +128,14 @@ __device__ __forceinline__ FusedPlace fused_place(const attnd_engine_fused &args
 __device__ __forceinline__ const float *fused_row_angles(const attnd_engine_fused &args,
                                                          uint32_t row, int32_t key, bool *good)
 {
-    int32_t position = key;
+    int32_t position = max(key, 0); /* of a row in front of the first key: nobody reads it */
     if (args.positions)
         position = __ldcg(reinterpret_cast<const int32_t *>(args.positions) + row);
-    if (position >= int32_t(args.table_rows)) {
+    if (uint32_t(position) >= args.table_rows) {
         position = 0;
         *good = false;
     }
-    return reinterpret_cast<const float *>(args.cos_sin) +
-           uint64_t(max(position, 0)) * args.rotary_dim;
+    return reinterpret_cast<const float *>(args.cos_sin) + uint64_t(position) * args.rotary_dim;
 }
 
 /* Stores four elements of K or V, from @d on. */

@@ -9,25 +9,28 @@
 #ifndef ATTND_PERSISTENT_CUDA_WORKER_FUSED_CUH
 #define ATTND_PERSISTENT_CUDA_WORKER_FUSED_CUH
 
+#include "persistent/cuda/items/fused.cuh"
 #include "persistent/cuda/worker/engine_fetch.cuh"
-#include "persistent/cuda/worker/fused_decode.cuh"
 
 namespace attnd
 {
+
+constexpr uint32_t fused_threads = loader_warps * 32;
+static_assert(work_slots * ATTND_FUSED_ITEM_BYTES == ATTND_FUSED_WORKER_BYTES, "a slot each");
 
 /* Room for rotated rows of q: of each worker and slot. */
 template <int D>
 __device__ __forceinline__ char *fused_turned_rows(const attnd_engine_fused &args, uint32_t worker,
                                                    uint32_t number)
 {
-    return reinterpret_cast<char *>(args.turned) +
-           (worker * work_slots + number % work_slots) * uint64_t(ATTND_FUSED_ITEM_BYTES);
+    return reinterpret_cast<char *>(args.turned) + worker * uint64_t(ATTND_FUSED_WORKER_BYTES) +
+           number % work_slots * ATTND_FUSED_ITEM_BYTES;
 }
 
-/* The run: a launch has one, and its copy is the first that the fetch warp makes. */
+/* The run: a launch has one. */
 __device__ __forceinline__ const ActiveRun *fused_run()
 {
-    return reinterpret_cast<const ActiveRun *>(cta_work()->run_copy[1]);
+    return reinterpret_cast<const ActiveRun *>(cta_work()->run_copy[launched_copy]);
 }
 
 /* Rows of q of an item, and the new keys among those that it reads. */
@@ -97,38 +100,29 @@ __device__ __forceinline__ void fused_give(const attnd_engine_fused &args, WorkS
     }
 }
 
-/* Item @number; of the first number, which is a warmup's, none. All loader warps. */
+/* Item @number. All loader warps. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void fused_item(const attnd_engine_fused &args, uint32_t worker,
                                            uint32_t number)
 {
     WorkSlots *work = cta_work();
     WorkSlot *slot = &work->slot[number % work_slots];
-    const ActiveRun *run = fused_run();
-    const bool there = number >= first_item<D>;
     bool early = false;
     if (number == first_item<D>) {
         fused_sync(number + 1);
         early = fused_first_known<D>(worker);
     }
-    if (there && !early)
+    if (!early)
         fused_sync(number);
     char *turned = fused_turned_rows<D>(args, worker, number);
     bool good = true;
-    if (!there || early || slot->path == path_decode) {
-        const RunTables *tables = &work->settings.runs[work->launched.slot].tables;
+    if (early || slot->path == path_decode) {
+        const ActiveRun *run = fused_run();
         const PlannedItem &item = slot->item;
-        const attnd_tile &tile = item.tile;
-        if (!there || fused_decodes<D>(args, run, tile))
-            good = fused_decode<T, D, Policy>(args, run, tables, tile, item.kv_len, item.kv_head,
-                                              turned, there);
-        else
-            good = fused_rows_move<T, D, Policy>(
-                args, run, tables, fused_rows_of(args, run, tile, item.kv_len, item.kv_head),
-                turned);
+        good = fused_rows_move<T, D, Policy>(
+            args, run, &work->settings.runs[work->launched.slot].tables,
+            fused_rows_of(args, run, item.tile, item.kv_len, item.kv_head), turned);
     }
-    if (!there)
-        return;
     if (early)
         fused_sync(number);
     fused_give<D>(args, slot, turned, good);
@@ -141,7 +135,8 @@ __device__ __forceinline__ void fused_load(const attnd_engine_fused &args, uint3
 {
     WorkSlots *work = cta_work();
     for (uint32_t number = 0;; number++) {
-        fused_item<T, D, Policy>(args, worker, number);
+        if (number >= first_item<D>) /* that in front of it is the warmup's */
+            fused_item<T, D, Policy>(args, worker, number);
         if (work_wait(work, number)->path == path_leave)
             return;
         work_leave(work, number);
