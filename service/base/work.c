@@ -97,7 +97,8 @@ static void account_wait(struct attnd_works *works, struct attnd_account *accoun
 {
     if (!account->user)
         account->user = &works->nobody;
-    come(works, account);
+    if (account != works->current) /* which has come already: it does not rest within a piece */
+        come(works, account);
     account->user->waiting++;
     account->last = &account->first;
     account->next = works->waiting;
@@ -211,12 +212,14 @@ int attnd_work_spent(const struct attnd_works *works)
     return works->piece_ns && attnd_clock_ns() - works->piece_ns >= part_ns;
 }
 
-/* Return: CLOCK_MONOTONIC behind it. */
+/* An item that waits does so until it is its account's turn: one that comes there does not come
+ * from a rest. Return: CLOCK_MONOTONIC behind it. */
 static uint64_t do_piece(struct attnd_works *works, struct attnd_account *account,
                          struct attnd_work *work)
 {
     struct attnd_account *before = attnd_work_enter(works, account);
 
+    attnd_work_stop(work);
     if (work->go(work))
         attnd_work_queue(works, account, work);
     return attnd_work_leave(works, before);
@@ -261,11 +264,7 @@ static uint64_t next_piece(struct attnd_works *works)
 {
     struct attnd_account *account = pick(works);
 
-    if (!account)
-        return 0;
-    struct attnd_work *work = account->first;
-    take_out(work);
-    return do_piece(works, account, work);
+    return account ? do_piece(works, account, account->first) : 0;
 }
 
 void attnd_work_begin(struct attnd_works *works)

@@ -136,6 +136,35 @@ static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(vo
     assert_true(item[1].done < 20); /* and does not make up for a hundred first */
 }
 
+/* Account 0 is served at once, again and again, and account 1 has a turn now and then. */
+static void serve_at_once(void)
+{
+    set_up(SESSIONS);
+    queue(1);
+    for (int i = 0; i < 80; i++) {
+        item[0].left = 1;
+        attnd_work_begin(&works);
+        attnd_work_start(&works, &account[0], &item[0].work);
+        if (i % 16 == 0)
+            (void)attnd_work_turn(&works);
+    }
+}
+
+static void one_that_waits_makes_up_for_what_another_had_at_once(void **state)
+{
+    (void)state;
+    do /* others may have had this processor within a turn of account 1 */
+        serve_at_once();
+    while (account[0].spent_ns < 2 * account[1].spent_ns);
+    const uint64_t had_ns = account[0].spent_ns;
+    const int done = item[0].done;
+    item[0].left = 1;
+    queue(0);
+    while (item[0].done == done)
+        turns(1);
+    assert_true(account[1].spent_ns + 2 * works.longest_ns >= had_ns);
+}
+
 static int go_until_spent(struct attnd_work *work)
 {
     struct item *it = (struct item *)(void *)work;
@@ -303,6 +332,7 @@ int main(void)
         cmocka_unit_test(users_have_equal_time_however_many_sessions_they_have),
         cmocka_unit_test(one_that_comes_after_a_rest_is_next_and_is_not_repaid),
         cmocka_unit_test(one_that_is_new_does_not_go_before_those_that_were_served_at_once),
+        cmocka_unit_test(one_that_waits_makes_up_for_what_another_had_at_once),
         cmocka_unit_test(pieces_are_shorter_where_many_wait),
         cmocka_unit_test(a_turn_is_over_when_its_time_is),
         cmocka_unit_test(a_start_is_at_once_while_the_turn_has_time),
