@@ -259,7 +259,8 @@ static void measure_stalls(struct bench_suite *suite)
     if (suite->failed)
         return;
     bench_suite_figure(suite, "stall_longest_ms", longest_ms, "ms", "lower", 2, notes);
-    bench_suite_figure(suite, "stall_own_ms", own_ms, "ms", "lower", 2, notes);
+    if (!isnan(alone.own_ms))
+        bench_suite_figure(suite, "stall_own_ms", own_ms, "ms", "lower", 2, notes);
     bench_suite_figure(suite, "stall_share", share, "ratio", "lower", 0.001, notes);
 }
 

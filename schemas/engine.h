@@ -33,7 +33,8 @@ struct attnd_plan_image {
     uint64_t scratch_bytes;
     struct attnd_pace pace; /* of the worker's tiles */
     uint32_t first_rows;    /* packed rows of the first tile */
-    uint32_t zero[7];
+    uint32_t most_rows;     /* packed rows of an entry, at most */
+    uint32_t zero[6];
 };
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
@@ -111,8 +112,7 @@ struct attnd_engine_fused {
     uint32_t k_row, k_head, v_row, v_head; /* pitches, elements */
     uint32_t rows;                         /* of k, v, positions and slots */
     uint32_t table_rows, rotary_dim;
-    uint32_t
-        interleaved; /* 1: elements 2 i and 2 i + 1 are a pair, and not i and rotary_dim / 2 + i */
+    uint32_t interleaved; /* 1: a pair is 2 i and 2 i + 1; 0: i and rotary_dim / 2 + i */
 };
 ATTND_ASSERT_SIZE(attnd_engine_fused, 88);
 #define ATTND_FUSED_ITEM_BYTES 4096u /* rotated q of an item */

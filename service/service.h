@@ -135,7 +135,6 @@ struct attnd_service {
     struct attnd_options options;
     struct attnd_loop *loop;
     int listen_fd;
-    int refuses_descriptors; /* of peers that are no open session: Linux 6.16 */
     struct attnd_watch *listen_watch, *listen_timer;
     struct attnd_watch *heap_timer; /* when the heap goes back, if nobody is there then */
     uint64_t start_ns;

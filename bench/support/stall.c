@@ -11,6 +11,7 @@
 #include "schemas/timeslice.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,16 +45,17 @@ static int open_times(pid_t pid)
     return pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 }
 
-static struct times read_times(int file)
+static struct times read_times(struct bench_suite *suite, int file)
 {
     struct times times = {0};
     char text[80];
-    const ssize_t bytes = file < 0 ? 0 : pread(file, text, sizeof(text) - 1, 0);
 
-    if (bytes <= 0)
+    if (file < 0)
         return times;
-    text[bytes] = 0;
-    (void)sscanf(text, "%llu %llu", &times.ran, &times.waited);
+    const ssize_t bytes = pread(file, text, sizeof(text) - 1, 0);
+    text[bytes > 0 ? bytes : 0] = 0;
+    if (sscanf(text, "%llu %llu", &times.ran, &times.waited) != 2)
+        bench_suite_fail(suite, "/proc/PID/schedstat does not tell two numbers: %s", text);
     return times;
 }
 
@@ -104,13 +106,15 @@ struct bench_stall bench_stall_probe(struct bench_suite *suite, struct attnd_ses
     uint64_t over_ns = 0;
 
     while (attnd_clock_ns() - begin_ns < PROBE_NS && !suite->failed) {
-        const struct moment before = {read_times(daemon), read_times(asker)};
+        const struct moment before = {read_times(suite, daemon), read_times(suite, asker)};
         const uint64_t took_ns = ask(suite, session);
-        const struct moment after = {read_times(daemon), read_times(asker)};
+        const struct moment after = {read_times(suite, daemon), read_times(suite, asker)};
         note(&stall, &before, &after, took_ns);
         over_ns += took_ns > OVER_NS ? took_ns : 0;
         nanosleep(&pause, NULL);
     }
+    if (daemon < 0 || asker < 0)
+        stall.own_ms = NAN;
     if (daemon >= 0)
         close(daemon);
     if (asker >= 0)

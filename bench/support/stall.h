@@ -9,7 +9,8 @@
 struct bench_stall {
     double longest_ms; /* from a question to its answer */
     double share;      /* of the time, in answers of more than 5 ms */
-    double own_ms;     /* the longest that the daemon's thread worked before an answer */
+    double
+        own_ms; /* the longest that the daemon's thread worked before an answer; NAN: not known */
     /* Of the longest: what that thread waited for a processor, and what the one who asked did. */
     double waited_ms, asker_waited_ms;
 };

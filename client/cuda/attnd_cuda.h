@@ -153,18 +153,19 @@ struct attnd_cuda_fused_args {
     CUdeviceptr k, v; /* new rows, [rows][heads_kv][head_dim] of the type of q */
     uint32_t k_row_stride, k_head_stride; /* elements */
     uint32_t v_row_stride, v_head_stride;
-    CUdeviceptr cos_sin;   /* float [table_rows][2][rotary_dim / 2]: of each position the cosines,
-                              then   the sines; 0: nothing is rotated */
-    CUdeviceptr positions; /* int32 [rows], of the table; 0: of each row its own place among the
-                              keys of its request */
-    CUdeviceptr slots; /* int32 [rows]: where k and v go, page * page_size + token, or -1: nowhere;
-                          0: where the plan has the row */
+    /* float [table_rows][2][rotary_dim / 2]: of each position the cosines, then the sines; 0:
+     * nothing is rotated */
+    CUdeviceptr cos_sin;
+    /* int32 [rows], of the table; 0: of each row its own place among the keys of its request */
+    CUdeviceptr positions;
+    /* int32 [rows]: where k and v go, page * page_size + token, or -1: nowhere; 0: where the plan
+     * has the row */
+    CUdeviceptr slots;
     uint32_t table_rows;
     uint32_t rotary_dim; /* elements of a row that are rotated, the first ones: a multiple of 16 */
-    uint32_t
-        interleaved; /* 1: element 2 i is rotated with 2 i + 1 (GPT-J); 0: i with rotary_dim / 2
-                        + i (Llama, NeoX) */
-    uint32_t zero;   /* 0 */
+    /* 1: element 2 i is rotated with 2 i + 1 (GPT-J); 0: i with rotary_dim / 2 + i (Llama, NeoX) */
+    uint32_t interleaved;
+    uint32_t zero; /* 0 */
 };
 
 /**

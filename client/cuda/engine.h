@@ -50,12 +50,11 @@ struct engine_lane {
     uint64_t set_version; /* of the last refresh in a stream */
     uint64_t told_ns;     /* when that was */
     uint32_t advance_version;
-    uint64_t capture;      /* the last one that has a refresh */
-    uint64_t cut_version;  /* of the set whose lengths are cut on the device; 0: none */
-    uint32_t first_rows;   /* as in struct attnd_engine_launch */
-    uint64_t most_version; /* of the set whose entries `most_rows` is of, or of a cut */
-    uint32_t most_rows;    /* of an entry, packed */
-    uint32_t rows;         /* of the batch; of a cut, at most */
+    uint64_t capture;     /* the last one that has a refresh */
+    uint64_t cut_version; /* of the set whose lengths are cut on the device; 0: none */
+    uint32_t first_rows;  /* as in struct attnd_engine_launch */
+    uint32_t most_rows;   /* of an entry, packed */
+    uint32_t rows;        /* of the batch; of a cut, at most */
     struct engine_block *cut, *arrivals; /* of those: mirror, and what merges count */
 };
 

@@ -260,7 +260,6 @@ static int cut_locked(struct attnd_engine *engine, uint32_t handle, uint32_t lan
     at->first_rows = first_rows_of(&cut.shape);
     at->rows = cut.shape.rows;
     at->most_rows = cut.shape.tokens * cut.shape.group;
-    at->most_version = 0;
     if (capture)
         at->capture = capture;
     else

@@ -175,28 +175,6 @@ int attnd_engine_view(struct attnd_engine *engine, const struct engine_plan *pla
     return rc;
 }
 
-/* The most rows of an entry, packed: what is planned of it. */
-static int most_rows(struct attnd_engine *engine, const struct engine_plan *plan, uint32_t *most)
-{
-    struct engine_view view;
-
-    do {
-        int rc = attnd_engine_view(engine, plan, &view);
-        if (rc < 0)
-            return rc;
-        const struct attnd_plan_head *head = &view.head;
-        const struct attnd_entry *entries =
-            (const void *)((const char *)plan->image + ATTND_IMAGE_PLAN_AT +
-                           head->entries_offset_bytes);
-        *most = 0;
-        for (uint32_t i = 0; i < head->entries; i++)
-            if (entries[i].row_count * head->group > *most)
-                *most = entries[i].row_count * head->group;
-        attnd_fence_full();
-    } while (attnd_peek32(&plan->image->sequence) != view.image.sequence);
-    return 0;
-}
-
 /* ---- lanes ---- */
 
 /* The plan's capacity, and an arrival counter for each merge that it may have and KV head. */
@@ -328,12 +306,7 @@ int attnd_engine_refresh(struct attnd_engine *engine, struct engine_plan *plan,
         return 0;
     at->first_rows = view.image.first_rows;
     at->rows = head->rows;
-    if (at->most_version != view.image.set_version) {
-        rc = most_rows(engine, plan, &at->most_rows);
-        if (rc < 0)
-            return rc;
-        at->most_version = view.image.set_version;
-    }
+    at->most_rows = view.image.most_rows;
     const uint64_t now_ns = attnd_clock_ns();
     const int known = at->set_version == view.image.set_version &&
                       at->advance_version == view.image.advance_version &&

@@ -218,10 +218,7 @@ static void welcome(struct attnd_service *service, int fd)
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);
-        if (service->refuses_descriptors)
-            close(fd);
-        else
-            attnd_discard(ATTND_DISCARD_STRANGERS, &fd, 1);
+        attnd_discard(ATTND_DISCARD_STRANGERS, &fd, 1);
         return;
     }
     if (identify(client) < 0 || watch(client) < 0) {

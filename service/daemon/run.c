@@ -279,7 +279,6 @@ static enum attnd_exit open_socket(struct runner *runner)
         }
     }
     service->listen_fd = runner->listener.fd;
-    service->refuses_descriptors = runner->listener.refuses_descriptors;
     return ATTND_EXIT_OK;
 }
 

@@ -38,7 +38,6 @@ struct attnd_client {
     pid_t pid;
     uid_t uid;
     int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
-    int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     char ending[96];                             /* why the service ended it; "": it did not */
     struct attnd_account account;                /* of the thread's time */

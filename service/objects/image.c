@@ -76,6 +76,18 @@ static uint32_t first_rows_of(const struct copy *copy)
     return copy->shape->tiles ? first->row_count * copy->shape->group : 0;
 }
 
+static uint32_t most_rows_of(const struct attnd_plan_head *shape,
+                             const struct attnd_plan_object *object)
+{
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < shape->entries; i++) {
+        const uint32_t rows = attnd_plan_entry(object->plan, i)->row_count * shape->group;
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
 /* All page ids, also such as no length reaches yet. */
 static void copy_pages(const struct copy *copy, const struct attnd_plan_object *object)
 {
@@ -155,6 +167,7 @@ static void write_all(const struct attnd_client *client, const struct attnd_plan
     head->set_version = object->set_version;
     head->items = object->tile_items;
     head->first_rows = first_rows_of(&copy);
+    head->most_rows = most_rows_of(copy.shape, object);
     head->scratch_bytes = object->scratch_bytes;
     head->code = 0;
 }

@@ -35,16 +35,18 @@ static int is_slow(const struct attnd_client *client)
            (user && owes_more(user, USER_OWES_MAX_NS));
 }
 
+/* @what took from @begin_ns on; NULL: it ended the session, for which nothing is woken any more. */
 static void note(struct attnd_client *client, const char *what, uint64_t begin_ns)
 {
     const uint64_t took_ns = attnd_thread_clock_ns() - begin_ns, now_ns = attnd_clock_ns();
 
     if (took_ns < LONG_NS)
         return;
+    const int was_slow = is_slow(client);
     attnd_debt_add(&client->account.wakes, now_ns, FORGIVEN_RATE, took_ns);
     if (client->account.user)
         attnd_debt_add(&client->account.user->wakes, now_ns, FORGIVEN_RATE, took_ns);
-    if (is_slow(client))
+    if (what && !was_slow && is_slow(client))
         attnd_log(
             ATTND_LOG_WARNING,
             "session %u: pid %d (%s): %s took %llu us, so many wait for it: a thread wakes it "
@@ -106,5 +108,5 @@ void attnd_client_hang_up(struct attnd_client *client)
     }
     const uint64_t begin_ns = attnd_thread_clock_ns();
     shutdown(client->socket, SHUT_RDWR);
-    note(client, "the end", begin_ns);
+    note(client, NULL, begin_ns);
 }

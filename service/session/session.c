@@ -169,7 +169,6 @@ void attnd_client_unwatch(struct attnd_client *client, struct attnd_watch **watc
 
 void attnd_client_opened(struct attnd_client *client)
 {
-    client->may_send = 1; /* descriptors: calls bring some */
     (void)attnd_fdpass_allow(client->socket, 1);
     attnd_client_unwatch(client, &client->hello_timer);
 }

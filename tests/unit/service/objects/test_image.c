@@ -234,6 +234,11 @@ static void expect_whole(const struct attnd_plan_image *image)
 {
     const struct attnd_plan_head *head = (const void *)heap();
     const struct attnd_tile *first = (const void *)(heap() + head->tiles_offset_bytes);
+    const struct attnd_entry *entries = (const void *)(heap() + head->entries_offset_bytes);
+    uint32_t most_rows = 0;
+
+    for (uint32_t i = 0; i < head->entries; i++)
+        most_rows = entries[i].row_count > most_rows ? entries[i].row_count : most_rows;
     CHECK_EQUAL(image->sequence % 2, 0);
     CHECK_EQUAL(image->code, 0);
     CHECK_EQUAL(image->set_version, head->set_version);
@@ -241,6 +246,7 @@ static void expect_whole(const struct attnd_plan_image *image)
     CHECK_EQUAL(image->items, attnd_plan_items(head, ATTND_RUN_ATTEND));
     CHECK_EQUAL(image->scratch_bytes, attnd_plan_scratch_bytes(head));
     CHECK_EQUAL(image->first_rows, head->tiles ? first->row_count * head->group : 0);
+    CHECK_EQUAL(image->most_rows, most_rows * head->group);
     expect_same(image, 0, sizeof(*head));
     expect_same(image, head->entries_offset_bytes, head->entries * sizeof(struct attnd_entry));
     expect_same(image, head->tiles_offset_bytes, head->tiles * sizeof(struct attnd_tile));

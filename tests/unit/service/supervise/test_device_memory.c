@@ -1,4 +1,5 @@
 /* test_device_memory.c - memory of the GPU that the service makes. */
+#include "ipc/closer.h"
 #include "tests/support/rigs/device_rig.h"
 
 #include <fcntl.h>
@@ -6,7 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -85,8 +85,9 @@ static void its_descriptor_is_closed_with_the_last_reference(void **state)
     int fd = device_rig.call.reply_fds[0];
     assert_true(fcntl(fd, F_GETFD) >= 0);
     attnd_memory_unbind(device_rig.client, handle);
-    while (fcntl(fd, F_GETFD) >= 0) /* by the closer's thread */
-        (void)usleep(100);
+    while (attnd_closer_held().count)
+        ;
+    assert_true(fcntl(fd, F_GETFD) < 0);
 }
 
 static void without_a_device_it_is_refused_by_name(void **state)
