@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -151,17 +150,6 @@ static void other_calls_that_make_no_sense_are_refused(void **state)
 
 /* ---- no client of ours ---- */
 
-static int connect_raw(const struct harness *harness)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
-    CHECK(fd >= 0);
-    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
-}
-
 static void noise_on_the_socket_ends_that_connection_only(void **state)
 {
     const struct harness *harness = *state;
@@ -172,7 +160,7 @@ static void noise_on_the_socket_ends_that_connection_only(void **state)
 
     engine_open(&engine, harness->socket, "neighbour");
     for (int i = 0; i < 200; i++) {
-        int fd = connect_raw(harness);
+        int fd = harness_connect(harness);
         for (int datagram = 0; datagram < 3; datagram++) {
             size_t bytes = 1 + prng_below(&prng, sizeof(noise));
             for (size_t b = 0; b < bytes; b++)

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -89,14 +88,6 @@ static void submit_large_set(const struct tenant *tenant)
     CHECK_OK(attnd_plan_set(tenant->session, tenant->own.plan, &batch, NULL));
 }
 
-static int begun(void *context)
-{
-    Attnd__Status *status = harness_status(context);
-    const int runs = status->queue_runs > 0;
-    attnd__status__free_unpacked(status, NULL);
-    return runs;
-}
-
 static int idle(void *context)
 {
     Attnd__Status *status = harness_status(context);
@@ -116,7 +107,7 @@ static void submit_endless(const struct tenant *greedy)
 static void be_greedy(const struct tenant *greedy, struct harness *harness)
 {
     submit_endless(greedy);
-    harness_eventually(begun, harness, 5000, "an endless run is with the worker");
+    harness_eventually(harness_is_busy, harness, 5000, "an endless run is with the worker");
 }
 
 static void a_small_run_is_answered_beside_endless_ones(void **state)
@@ -395,16 +386,6 @@ static int run_endlessly(void *context)
     return 0;
 }
 
-/* It is the harness that reaps it. */
-static int has_stopped(void *context)
-{
-    const struct harness *harness = context;
-    siginfo_t info = {0};
-
-    CHECK_EQUAL(waitid(P_PID, (id_t)harness->daemon, &info, WEXITED | WNOHANG | WNOWAIT), 0);
-    return info.si_pid == harness->daemon;
-}
-
 static void what_runs_without_end_is_cancelled_when_the_service_stops(void **state)
 {
     static struct harness harness;
@@ -414,10 +395,10 @@ static void what_runs_without_end_is_cancelled_when_the_service_stops(void **sta
         skip(); /* its loops end by themselves */
     harness_start(&harness, NULL);
     pid_t client = harness_fork(run_endlessly, &harness);
-    harness_eventually(begun, &harness, 20000, "an endless run is with the worker");
+    harness_eventually(harness_is_busy, &harness, 20000, "an endless run is with the worker");
     CHECK_EQUAL(kill(harness.daemon, SIGTERM), 0);
     CHECK_EQUAL(harness_join(client, 20000), 0);
-    harness_eventually(has_stopped, &harness, 20000, "the service has stopped");
+    harness_eventually(harness_has_ended, &harness, 20000, "the service has stopped");
     harness_stop(&harness);
 }
 

@@ -102,15 +102,6 @@ static int is_alone(void *context)
     return alone;
 }
 
-static int is_busy(void *context)
-{
-    Attnd__Status *status = harness_status(context);
-    int busy = status->queue_runs > 0;
-
-    attnd__status__free_unpacked(status, NULL);
-    return busy;
-}
-
 static int endless(void *context)
 {
     const struct harness *harness = context;
@@ -134,7 +125,7 @@ static void deaths_of_client_and_worker_are_survived(void **state)
     struct engine engine;
     pid_t pid = harness_fork(endless, harness);
 
-    harness_eventually(is_busy, harness, 5000, "runs of the client are under way");
+    harness_eventually(harness_is_busy, harness, 5000, "runs of the client are under way");
     harness_kill(pid);
     harness_eventually(is_alone, harness, 5000, "nothing is left of the client");
     kill(harness_worker(harness), SIGKILL);

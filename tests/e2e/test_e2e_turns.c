@@ -16,9 +16,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -107,26 +104,6 @@ static int two_have_all(void *context)
     return all;
 }
 
-static int connect_silently(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-    CHECK(file >= 0 && connect(file, (const struct sockaddr *)&address, sizeof(address)) == 0);
-    return file;
-}
-
-/* It is the harness that reaps it. */
-static int has_ended(void *context)
-{
-    siginfo_t info = {0};
-
-    (void)context;
-    CHECK_EQUAL(waitid(P_PID, (id_t)harness.daemon, &info, WEXITED | WNOHANG | WNOWAIT), 0);
-    return info.si_pid == harness.daemon;
-}
-
 /* Sessions have had the time of the turn when those who said nothing are ended. */
 static void a_service_stops_with_much_to_give_back_and_silent_visitors(void **state)
 {
@@ -140,9 +117,9 @@ static void a_service_stops_with_much_to_give_back_and_silent_visitors(void **st
         clients[i] = harness_fork(lease_all, &harness);
     harness_eventually(two_have_all, &harness, 60000, "all pages are leased");
     for (int i = 0; i < 4; i++)
-        silent[i] = connect_silently(harness.socket);
+        silent[i] = harness_connect(&harness);
     CHECK_EQUAL(kill(harness.daemon, SIGTERM), 0);
-    harness_eventually(has_ended, NULL, 20000, "the service has ended");
+    harness_eventually(harness_has_ended, &harness, 20000, "the service has ended");
     for (int i = 0; i < 4; i++)
         close(silent[i]);
     for (int i = 0; i < 2; i++)
@@ -150,17 +127,18 @@ static void a_service_stops_with_much_to_give_back_and_silent_visitors(void **st
     harness_stop(&harness);
 }
 
-static int descriptors_of(pid_t pid)
+/* @folder: fd, task. */
+static int count_of(const char *folder, pid_t pid)
 {
     char path[40];
     int count = 0;
 
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *folder = opendir(path);
-    CHECK(folder != NULL);
-    while (readdir(folder))
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, folder);
+    DIR *entries = opendir(path);
+    CHECK(entries != NULL);
+    while (readdir(entries))
         count++;
-    closedir(folder);
+    closedir(entries);
     return count;
 }
 
@@ -196,7 +174,7 @@ static int nothing_is_left(void *context)
 {
     Attnd__Status *status = harness_status(&harness);
     const int nothing = status->n_sessions == 0 && status->closing == 0 &&
-                        descriptors_of(harness.daemon) <= *(const int *)context;
+                        count_of("fd", harness.daemon) <= *(const int *)context;
 
     attnd__status__free_unpacked(status, NULL);
     return nothing;
@@ -209,7 +187,7 @@ static void all_memories_of_a_client_that_dies_are_closed(void **state)
 
     (void)state;
     harness_start(&harness, options);
-    int before = descriptors_of(harness.daemon);
+    int before = count_of("fd", harness.daemon);
     for (int i = 0; i < 2; i++)
         clients[i] = harness_fork(register_many, &harness);
     harness_eventually(has_all_memories, &harness, 60000, "all memories are registered");
@@ -296,20 +274,6 @@ static void one_that_many_wait_for_is_woken_by_a_thread_and_still_woken(void **s
     harness_stop(&harness);
 }
 
-static int threads_of(pid_t pid)
-{
-    char path[40];
-    int count = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *folder = opendir(path);
-    CHECK(folder != NULL);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
 struct crew {
     int threads, descriptors;
 };
@@ -319,7 +283,7 @@ static int no_thread_is_left(void *context)
     const struct crew *before = context;
 
     return nothing_is_left((void *)(uintptr_t)&before->descriptors) &&
-           threads_of(harness.daemon) <= before->threads;
+           count_of("task", harness.daemon) <= before->threads;
 }
 
 /* Runs are under way when it is killed: they end after it. */
@@ -342,15 +306,6 @@ static int run_for_ever(void *context)
     return 1;
 }
 
-static int is_busy(void *context)
-{
-    Attnd__Status *status = harness_status(context);
-    const int busy = status->queue_runs > 0;
-
-    attnd__status__free_unpacked(status, NULL);
-    return busy;
-}
-
 static void the_thread_that_wakes_a_client_ends_with_it(void **state)
 {
     struct crew before;
@@ -358,10 +313,10 @@ static void the_thread_that_wakes_a_client_ends_with_it(void **state)
     (void)state;
     harness_start(&harness, NULL);
     attnd_close(e2e_open(&harness)); /* threads that are made once are there */
-    before = (struct crew){threads_of(harness.daemon), descriptors_of(harness.daemon)};
+    before = (struct crew){count_of("task", harness.daemon), count_of("fd", harness.daemon)};
     for (int i = 0; i < 3; i++) {
         pid_t client = harness_fork(run_for_ever, &harness);
-        harness_eventually(is_busy, &harness, 60000, "runs of the client are under way");
+        harness_eventually(harness_is_busy, &harness, 60000, "runs of the client are under way");
         harness_kill(client);
         harness_eventually(no_thread_is_left, &before, 60000, "its threads and descriptors go");
     }

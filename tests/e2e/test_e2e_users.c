@@ -15,9 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -277,14 +275,10 @@ static void what_a_user_has_is_counted_across_sighups(void **state)
 static int crowd(void *context)
 {
     struct tenant *tenant = context;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-    memcpy(address.sun_path, service.socket, strlen(service.socket) + 1);
     become(tenant->uid);
-    for (int i = 0; i < CONNECTIONS; i++) {
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    }
+    for (int i = 0; i < CONNECTIONS; i++)
+        (void)harness_connect(&service);
     harness_say(&tenant->hoarded, 1);
     pause();
     return 0;

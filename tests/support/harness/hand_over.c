@@ -13,6 +13,7 @@
 #define ELEMENT_BYTES 2u
 #define LAYERS_MAX 8u
 #define SIDE_PAGES_MAX 4096u
+#define TICKETS_MAX 64u
 
 /* ---- pools ---- */
 
@@ -169,16 +170,14 @@ void side_take(const struct side *side, const struct attnd_completion *completio
         memcpy(pages, result.pages, count * sizeof(*pages));
 }
 
-/* ---- services ---- */
-
 void side_hand_over_many(const struct side *giver, const struct side *claimer, uint32_t count,
                          uint32_t timeout_ms)
 {
-    struct attnd_token tickets[64];
-    int seen[64] = {0};
+    struct attnd_token tickets[TICKETS_MAX];
+    int seen[TICKETS_MAX] = {0};
     int32_t page;
 
-    CHECK(count <= 64);
+    CHECK(count <= TICKETS_MAX);
     for (uint32_t i = 0; i < count; i++)
         side_offer(giver, 1, i, 60000, &tickets[i]);
     for (uint32_t i = 0; i < count; i++)
@@ -191,6 +190,8 @@ void side_hand_over_many(const struct side *giver, const struct side *claimer, u
         CHECK_EQUAL(side_wrong(claimer, &page, 1, completion.user_data), 0);
     }
 }
+
+/* ---- services ---- */
 
 uint32_t side_leased(const struct harness *service)
 {

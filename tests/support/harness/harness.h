@@ -63,6 +63,15 @@ void harness_restart(struct harness *harness, const char *const *options);
 /** harness_status() - what the daemon says; attnd__status__free_unpacked(status, NULL) frees it. */
 Attnd__Status *harness_status(const struct harness *harness);
 
+/** harness_connect() - a connection to its socket that says nothing yet. Return: the descriptor. */
+int harness_connect(const struct harness *harness);
+
+/** harness_is_busy() - for harness_eventually(): are runs with the worker? @harness: its own. */
+int harness_is_busy(void *harness);
+
+/** harness_has_ended() - likewise: has the daemon ended? harness_stop() reaps it. */
+int harness_has_ended(void *harness);
+
 /** harness_worker() - pid of the worker that runs now. */
 pid_t harness_worker(const struct harness *harness);
 

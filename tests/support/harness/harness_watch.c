@@ -11,22 +11,30 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define REST_MS 10000
 
+int harness_connect(const struct harness *harness)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
+    CHECK(fd >= 0);
+    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
 Attnd__Status *harness_status(const struct harness *harness)
 {
     static uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     int fds[ATTND_FDS_MAX], fd_count = 0;
 
-    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    CHECK(fd >= 0);
-    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    const int fd = harness_connect(harness);
     request.id = 1;
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
@@ -41,6 +49,24 @@ Attnd__Status *harness_status(const struct harness *harness)
     reply->result_case = ATTND__REPLY__RESULT__NOT_SET;
     attnd__reply__free_unpacked(reply, NULL);
     return status;
+}
+
+int harness_is_busy(void *harness)
+{
+    Attnd__Status *status = harness_status(harness);
+    const int busy = status->queue_runs > 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return busy;
+}
+
+int harness_has_ended(void *harness)
+{
+    const pid_t daemon = ((const struct harness *)harness)->daemon;
+    siginfo_t info = {0};
+
+    CHECK_EQUAL(waitid(P_PID, (id_t)daemon, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    return info.si_pid == daemon;
 }
 
 pid_t harness_worker(const struct harness *harness)
