@@ -1,6 +1,7 @@
 /* device_plan.c - see device_plan.h. */
 #include "tests/gpu/support/device_plan.h"
 
+#include "tests/gpu/support/on_device.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/oracle/reference.h"
 #include "tests/support/trial/trial.h"
@@ -37,45 +38,21 @@ static uint64_t lse_elements(const struct device_plan *plan)
     return (uint64_t)plan->shape.rows * heads_q(plan);
 }
 
-static uint64_t line(uint64_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* Where o of a layer lies, from the rows' beginning; and its lse. */
 static uint64_t o_at(const struct device_plan *plan, uint32_t layer)
 {
-    return line(q_elements(plan) * 2) +
-           layer * (line(o_elements(plan) * 2) + line(lse_elements(plan) * 4));
+    return on_device_line(q_elements(plan) * 2) +
+           layer * (on_device_line(o_elements(plan) * 2) + on_device_line(lse_elements(plan) * 4));
 }
 
 static uint64_t lse_at(const struct device_plan *plan, uint32_t layer)
 {
-    return o_at(plan, layer) + line(o_elements(plan) * 2);
+    return o_at(plan, layer) + on_device_line(o_elements(plan) * 2);
 }
 
 static uint64_t plane_elements(const struct device_plan *plan)
 {
     return (uint64_t)plan->pages * plan->shape.page_size * plan->shape.heads_kv * plan->shape.dim;
-}
-
-/* About -2 to 2. */
-static void fill(const struct device_plan *plan, uint16_t *to, uint64_t count, struct prng *prng)
-{
-    const uint32_t low = plan->shape.dtype == ATTND_DTYPE_FP16 ? 0x3000u : 0x3e00u;
-    const uint32_t span = plan->shape.dtype == ATTND_DTYPE_FP16 ? 0x1000u : 0x200u;
-
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t bits = prng_next(prng);
-        to[i] = (uint16_t)((bits >> 16 & 0x8000u) | (low + (bits >> 32) % span));
-    }
-}
-
-static void *allocate_host(uint64_t count, uint64_t bytes)
-{
-    void *memory = calloc(count, bytes);
-    CHECK(memory != NULL);
-    return memory;
 }
 
 /* ---- opening ---- */
@@ -100,14 +77,14 @@ static void make_pool(struct device_plan *plan)
                                     .stride_head = shape->dim};
         v[i] = k[i];
         v[i].offset_bytes += one_plane ? 0 : plane;
-        plan->k[i] = allocate_host(plane_elements(plan), 2);
-        fill(plan, plan->k[i], plane_elements(plan), &prng);
+        plan->k[i] = on_device_host(plane_elements(plan), 2);
+        on_device_fill(plan->shape.dtype, plan->k[i], plane_elements(plan), &prng);
         CHECK_CUDA(cuMemcpyHtoD(at + k[i].offset_bytes, plan->k[i], plane));
         plan->v[i] = plan->k[i];
         if (one_plane)
             continue;
-        plan->v[i] = allocate_host(plane_elements(plan), 2);
-        fill(plan, plan->v[i], plane_elements(plan), &prng);
+        plan->v[i] = on_device_host(plane_elements(plan), 2);
+        on_device_fill(plan->shape.dtype, plan->v[i], plane_elements(plan), &prng);
         CHECK_CUDA(cuMemcpyHtoD(at + v[i].offset_bytes, plan->v[i], plane));
     }
     const struct attnd_pool_desc desc = {.size = sizeof(desc),
@@ -124,14 +101,6 @@ static void make_pool(struct device_plan *plan)
     CHECK_OK(attnd_pool_create(plan->session, &desc, &plan->pool));
 }
 
-static void await_one(const struct device_plan *plan)
-{
-    struct attnd_completion done;
-
-    CHECK_EQUAL(attnd_wait(plan->session, &done, 1, TRIAL_WAIT_NS), 1);
-    CHECK_EQUAL(done.fault.code, 0);
-}
-
 /* Behind o and lse of all layers. */
 static uint64_t sinks_at(const struct device_plan *plan)
 {
@@ -145,11 +114,11 @@ static void make_rows(struct device_plan *plan)
 
     CHECK_OK(attnd_memory_create_device(plan->session, sinks_at(plan) + sinks * 4, &plan->memory));
     CHECK_OK(attnd_cuda_map(plan->session, plan->memory, &plan->rows));
-    plan->q = allocate_host(q_elements(plan), 2);
-    plan->o = allocate_host(o_elements(plan), 2);
-    plan->lse = allocate_host(lse_elements(plan), 4);
-    plan->sinks = allocate_host(sinks, 4);
-    fill(plan, plan->q, q_elements(plan), &prng);
+    plan->q = on_device_host(q_elements(plan), 2);
+    plan->o = on_device_host(o_elements(plan), 2);
+    plan->lse = on_device_host(lse_elements(plan), 4);
+    plan->sinks = on_device_host(sinks, 4);
+    on_device_fill(plan->shape.dtype, plan->q, q_elements(plan), &prng);
     for (uint32_t i = 0; i < sinks; i++)
         plan->sinks[i] = (float)(i % 7) - 1.0f;
     CHECK_CUDA(cuMemcpyHtoD(plan->rows, plan->q, q_elements(plan) * 2));
@@ -168,9 +137,9 @@ static void make_plan(struct device_plan *plan)
                                          .levels = 1,
                                          .heads_q = heads_q(plan)};
     struct attnd_variant variant = ATTND_VARIANT_INIT;
-    int32_t *qo = allocate_host(shape->requests + 1, 4),
-            *kv = allocate_host(shape->requests + 1, 4);
-    int32_t *last = allocate_host(shape->requests, 4);
+    int32_t *qo = on_device_host(shape->requests + 1, 4),
+            *kv = on_device_host(shape->requests + 1, 4);
+    int32_t *last = on_device_host(shape->requests, 4);
     const struct attnd_level level = {shape->requests, qo, kv, last, last};
     const struct attnd_batch batch = {
         .size = sizeof(batch), .flags = ATTND_CAUSAL, .level = &level, .variant = &variant};
@@ -184,7 +153,7 @@ static void make_plan(struct device_plan *plan)
         variant.sinks = (struct attnd_variant_table){plan->memory, heads_q(plan), sinks_at(plan)};
     CHECK_OK(attnd_plan_create(plan->session, &args, &plan->plan));
     CHECK_OK(attnd_plan_set(plan->session, plan->plan, &batch, &op));
-    await_one(plan);
+    on_device_await(plan->session);
     free(qo);
     free(kv);
     free(last);
@@ -251,9 +220,9 @@ void device_plan_open(struct device_plan *plan, const char *socket_path,
     CHECK_CUDA(cuMemAlloc(&plan->table, (uint64_t)shape->requests * plan->stride * 4));
     CHECK_CUDA(cuMemAlloc(&plan->qo_indptr, (shape->requests + 1) * 4));
     CHECK_CUDA(cuMemAlloc(&plan->errors, shape->requests * 4));
-    plan->host_lengths = allocate_host(shape->requests, 4);
-    plan->host_table = allocate_host((uint64_t)shape->requests * plan->stride, 4);
-    plan->host_qo = allocate_host(shape->requests + 1, 4);
+    plan->host_lengths = on_device_host(shape->requests, 4);
+    plan->host_table = on_device_host((uint64_t)shape->requests * plan->stride, 4);
+    plan->host_qo = on_device_host(shape->requests + 1, 4);
     make_pool(plan);
     make_rows(plan);
     make_plan(plan);
@@ -403,11 +372,11 @@ static struct reference_batch reference_of(const struct device_plan *plan, uint3
 static void judge_layer(struct device_plan *plan, uint32_t layer)
 {
     const struct device_shape *shape = &plan->shape;
-    int32_t *kv = allocate_host(shape->requests + 1, 4), *len = allocate_host(shape->requests, 4);
-    int32_t *indices = allocate_host((uint64_t)shape->requests * plan->stride, 4);
+    int32_t *kv = on_device_host(shape->requests + 1, 4), *len = on_device_host(shape->requests, 4);
+    int32_t *indices = on_device_host((uint64_t)shape->requests * plan->stride, 4);
     const struct reference_batch batch = reference_of(plan, layer, kv, indices, len);
-    double *want = allocate_host(o_elements(plan), sizeof(double));
-    double *lse = allocate_host(lse_elements(plan), sizeof(double));
+    double *want = on_device_host(o_elements(plan), sizeof(double));
+    double *lse = on_device_host(lse_elements(plan), sizeof(double));
     const struct reference_rows o = {plan->o, (int64_t)heads_q(plan) * dim_vo(plan), dim_vo(plan)};
     struct reference_mismatch wrong;
 

@@ -1,6 +1,7 @@
 /* fused.c - see fused.h. */
 #include "tests/gpu/support/fused.h"
 
+#include "tests/gpu/support/on_device.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/oracle/bits16.h"
 #include "tests/support/oracle/bits8.h"
@@ -25,24 +26,19 @@ static uint64_t row_elements(const struct fused *fused)
     return (uint64_t)(heads_q(fused) + 2 * fused->shape.heads_kv) * fused->shape.dim;
 }
 
-static uint64_t line(uint64_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 static uint64_t qkv_bytes(const struct fused *fused)
 {
-    return line(fused->rows * row_elements(fused) * 2);
+    return on_device_line(fused->rows * row_elements(fused) * 2);
 }
 
 static uint64_t o_bytes(const struct fused *fused)
 {
-    return line((uint64_t)fused->rows * heads_q(fused) * fused->shape.dim * 2);
+    return on_device_line((uint64_t)fused->rows * heads_q(fused) * fused->shape.dim * 2);
 }
 
 static uint64_t lse_bytes(const struct fused *fused)
 {
-    return line((uint64_t)fused->rows * heads_q(fused) * 4);
+    return on_device_line((uint64_t)fused->rows * heads_q(fused) * 4);
 }
 
 static uint64_t o_at(const struct fused *fused, uint32_t which)
@@ -70,13 +66,6 @@ static uint64_t plane_bytes(const struct fused *fused)
 static uint64_t planes_at(const struct fused *fused)
 {
     return o_at(fused, 2);
-}
-
-static void *allocate_host(uint64_t count, uint64_t bytes)
-{
-    void *memory = calloc(count, bytes);
-    CHECK(memory != NULL);
-    return memory;
 }
 
 static void to_device(CUdeviceptr to, const void *from, uint64_t bytes)
@@ -112,14 +101,6 @@ static void make_pool(struct fused *fused, uint32_t memory)
     CHECK_OK(attnd_pool_create(fused->session, &desc, &fused->pool));
 }
 
-static void await_one(const struct fused *fused)
-{
-    struct attnd_completion done;
-
-    CHECK_EQUAL(attnd_wait(fused->session, &done, 1, TRIAL_WAIT_NS), 1);
-    CHECK_EQUAL(done.fault.code, 0);
-}
-
 static void set_plan(struct fused *fused)
 {
     const struct fused_shape *shape = &fused->shape;
@@ -144,7 +125,7 @@ static void set_plan(struct fused *fused)
     variant.k_scale = shape->k_scale;
     variant.v_scale = shape->v_scale;
     CHECK_OK(attnd_plan_set(fused->session, fused->plan, &batch, &op));
-    await_one(fused);
+    on_device_await(fused->session);
 }
 
 static void make_plan(struct fused *fused)
@@ -245,16 +226,16 @@ static void make_arrays(struct fused *fused)
     CHECK_CUDA(cuMemAlloc(&fused->slots, fused->rows * 4));
     CHECK_CUDA(cuMemAlloc(&fused->lengths, shape->requests * 4));
     CHECK_CUDA(cuMemAlloc(&fused->table, (uint64_t)fused->pages * 4));
-    fused->host_cos_sin = allocate_host(angles, 4);
-    fused->host_positions = allocate_host(fused->rows, 4);
-    fused->host_slots = allocate_host(fused->rows, 4);
-    fused->host_lengths = allocate_host(shape->requests, 4);
-    fused->host_table = allocate_host(fused->pages, 4);
-    fused->host_qo = allocate_host(shape->requests + 1, 4);
-    fused->qkv = allocate_host(qkv_bytes(fused), 1);
-    fused->turned = allocate_host(qkv_bytes(fused), 1);
-    fused->planes = allocate_host(2 * plane_bytes(fused), 1);
-    fused->poisoned = allocate_host(2 * plane_bytes(fused), 1);
+    fused->host_cos_sin = on_device_host(angles, 4);
+    fused->host_positions = on_device_host(fused->rows, 4);
+    fused->host_slots = on_device_host(fused->rows, 4);
+    fused->host_lengths = on_device_host(shape->requests, 4);
+    fused->host_table = on_device_host(fused->pages, 4);
+    fused->host_qo = on_device_host(shape->requests + 1, 4);
+    fused->qkv = on_device_host(qkv_bytes(fused), 1);
+    fused->turned = on_device_host(qkv_bytes(fused), 1);
+    fused->planes = on_device_host(2 * plane_bytes(fused), 1);
+    fused->poisoned = on_device_host(2 * plane_bytes(fused), 1);
     for (uint64_t i = 0; i < angles; i++)
         fused->host_cos_sin[i] = (float)(2.0 * prng_unit(&prng) - 1.0);
     to_device(fused->cos_sin, fused->host_cos_sin, angles * 4);
@@ -318,25 +299,13 @@ void fused_close(struct fused *fused)
 
 /* ---- what is to come ---- */
 
-/* About -2 to 2. */
-static void fill(const struct fused *fused, uint16_t *to, uint64_t count, struct prng *prng)
-{
-    const uint32_t low = fused->shape.dtype == ATTND_DTYPE_FP16 ? 0x3000u : 0x3e00u;
-    const uint32_t span = fused->shape.dtype == ATTND_DTYPE_FP16 ? 0x1000u : 0x200u;
-
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t bits = prng_next(prng);
-        to[i] = (uint16_t)((bits >> 16 & 0x8000u) | (low + (bits >> 32) % span));
-    }
-}
-
 /* Finite in any type. */
 static void fill_planes(struct fused *fused, struct prng *prng)
 {
     const uint64_t bytes = 2 * plane_bytes(fused);
 
     if (!is_narrow(fused)) {
-        fill(fused, (uint16_t *)(void *)fused->planes, bytes / 2, prng);
+        on_device_fill(fused->shape.dtype, (uint16_t *)(void *)fused->planes, bytes / 2, prng);
         return;
     }
     for (uint64_t i = 0; i < bytes; i++)
@@ -431,7 +400,7 @@ void fused_draw(struct fused *fused, struct prng *prng)
     const struct fused_shape *shape = &fused->shape;
 
     draw_lengths(fused, prng);
-    fill(fused, fused->qkv, qkv_bytes(fused) / 2, prng);
+    on_device_fill(fused->shape.dtype, fused->qkv, qkv_bytes(fused) / 2, prng);
     fill_planes(fused, prng);
     memcpy(fused->turned, fused->qkv, qkv_bytes(fused));
     memcpy(fused->poisoned, fused->planes, 2 * plane_bytes(fused));
@@ -457,7 +426,7 @@ static void advance(const struct fused *fused)
     if (fused->shape.on_device)
         return;
     CHECK_OK(attnd_plan_advance(fused->session, fused->plan, &advance, &op));
-    await_one(fused);
+    on_device_await(fused->session);
 }
 
 static void bring(const struct fused *fused)
@@ -504,7 +473,7 @@ static uint64_t difference(const uint8_t *a, const uint8_t *b, uint64_t bytes)
 void fused_right(struct fused *fused)
 {
     const uint64_t bytes = 2 * plane_bytes(fused), rows = o_at(fused, 2);
-    uint8_t *found = allocate_host(rows + bytes, 1);
+    uint8_t *found = on_device_host(rows + bytes, 1);
 
     bring(fused);
     attend(fused, 1, fused->planes);
