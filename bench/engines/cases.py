@@ -33,7 +33,7 @@ GRID_BATCHES_OF_TILES = {
     ("llama-70b/8", "A"): "engine_a_8_1",
 }
 WAYS = ("attnd", "separate", "flashinfer", "none")
-USUAL_WAYS = ("attnd", "flashinfer", "none")
+USUAL_WAYS = tuple(way for way in WAYS if way != "separate")
 ATTND_WAYS = ("attnd", "separate")  # whose graphs need the service
 ENGINES_MAX = 4
 NO_MPS = "/no-mps"

@@ -159,8 +159,9 @@ class Engine:
             raise RuntimeError(f"lane 0: {error}")
 
     def connect(self, command):
-        """@command: roles, socket, seed, ways of attnd's, fuses: may "attnd" rotate by
-        itself. A role that takes no step is planned all the same."""
+        """@command: roles, socket, seed, ways of attnd's. A role that takes no step is planned all
+        the same. Return: residency, what was verified, and the roles whose "attnd" rotates by
+        itself."""
         import ways
 
         roles = command["roles"]
@@ -173,14 +174,13 @@ class Engine:
             for way in command["ways"]:
                 self.connect_way(role, way, command, answer["verified"])
         self.enter("connected")
+        answer["appends"] = sorted(role for role, way in self.appends if way == "attnd")
         return answer
 
     def connect_way(self, role, way, command, verified):
         step = self.steps[playing(role)]
         self.enter(f"{way}: planning and capturing")
-        attention = self.attnd.attention(
-            step.batch, step.buffers, command["fuses"] and way == "attnd"
-        )
+        attention = self.attnd.attention(step.batch, step.buffers, way == "attnd")
         if role == IDLE:
             return
         self.graphs[role, way] = step.capture(attention)
@@ -198,6 +198,7 @@ class Engine:
                     answer["verified"][f"{role} {way}, at the end"] = found
         self.enter("disconnecting")
         self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] not in ATTND_WAYS}
+        self.appends.clear()  # of the next service, or model, they may be others
         self.torch.cuda.synchronize()
         if self.attnd:
             self.attnd.close()

@@ -15,6 +15,8 @@ import shlex
 import statistics
 import subprocess
 
+from cases import WAYS
+
 RECORD_KEYS = (
     "name", "value", "unit", "better", "device", "cpu", "date", "commit", "dirty", "command",
     "notes",
@@ -55,6 +57,7 @@ class Result:
     kernels: dict = dataclasses.field(default_factory=dict)  # "role, way" -> of one step
     actual: str = ""
     peer_names: dict = dataclasses.field(default_factory=dict)  # role -> FlashInfer's way
+    appends: list = dataclasses.field(default_factory=list)  # roles whose "attnd" also rotates
 
     def rows_verified(self):
         return sum(found["rows"] for found in self.verified.values())
@@ -108,11 +111,15 @@ class Result:
         return self.took(way, [i for i in self.case.working if self.case.roles[i] == role])
 
     def ways(self):
-        known = ("flashinfer", "attnd", "separate", "none")
+        """Those that were measured, the peer's first."""
+        known = sorted(WAYS, key=lambda way: way != "flashinfer")
         return [way for way in known if self.windows_of(way)]
 
     def fused_ratios(self):
-        """attnd over the same with rotation and cache update in front of it, one of each round."""
+        """attnd over the same with rotation and cache update in front of it, one of each round;
+        none where attnd has them in front, too."""
+        if not self.appends:
+            return []
         pairs = zip(self.of("attnd"), self.of("separate"))
         return [self.score(a) / self.score(b) for a, b in pairs]
 

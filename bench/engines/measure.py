@@ -95,19 +95,21 @@ class Bench:
         self.daemon = None
 
     def connect(self, roles, results):
-        """@roles: {number of an engine: the roles it will play}. What was verified goes into
-        @results. Return: the daemon's own word for its residency."""
+        """@roles: {number of an engine: the roles it will play}. What was verified, and whose
+        runs rotate, goes into @results. Return: the daemon's own word for its residency."""
         commands = {
             number: {
                 "do": "connect", "roles": list(played), "socket": self.daemon.socket_path,
                 "seed": self.options.seed,
                 "ways": [way for way in ATTND_WAYS if way in self.ways],
-                "fuses": self.options.execute != "service",
             }
             for number, played in roles.items()
         }  # fmt: skip
         answers = self.engines.ask(commands, CONNECT_S, "connecting")
         keep_verified(results, answers)
+        append = {role for answer in answers.values() for role in answer["appends"]}
+        for result in results:
+            result.appends = [role for role in result.case.working_roles if role in append]
         return answers[0]["residency"]
 
     def disconnect(self, roles, results):

@@ -136,9 +136,21 @@ class Room:
             plane.flatten(0, 1)[self.slots.long()] = float("nan")
 
     def appended(self):
-        """q as attention has seen it, where a way has left it as it was."""
+        """q as attention has seen it, where a way has left it as it was. What that way has stored
+        is held against what the separate kernel stores there: AssertionError."""
+        buffers, slots = self.buffers, self.slots.long()
+        planes = [
+            (f"{name} of layer {layer}, stored by the run", plane.flatten(0, 1))
+            for name, of_layers in (("K", buffers.k), ("V", buffers.v))
+            for layer, plane in enumerate(of_layers)
+        ]
+        stored = [plane[slots] for _, plane in planes]
         for layer in range(len(self.planes)):
             self.append(layer)
+        for (name, plane), found in zip(planes, stored):  # NaN is equal to nothing
+            self.torch.testing.assert_close(
+                found, plane[slots], rtol=2e-2, atol=1e-2, msg=lambda why: f"{name}: {why}"
+            )
 
     def append(self, layer):
         """q and k rotated, k and v in the cache, into the current stream."""

@@ -89,8 +89,10 @@ class AttndSession:
 
     def attention(self, batch, buffers, fuses=True):
         """Attention of one batch. @fuses: runs also rotate and update the cache, if that is one
-        launch."""
-        planned = AttndAttention(self.attnd.BatchAttention(self.pool), batch, buffers, fuses)
+        launch, and the engine's streams execute them."""
+        planned = AttndAttention(self.attnd.BatchAttention(self.pool), batch, buffers)
+        executor = self.session.info["executor"]  # known: runs are prepared
+        planned.appends = fuses and one_launch(batch, buffers) and executor == "engine"
         self.plans.append(planned)
         return planned
 
@@ -125,9 +127,10 @@ def one_launch(batch, buffers):
 class AttndAttention:
     """One plan, a prepared run a layer."""
 
-    def __init__(self, attention, batch, buffers, fuses):
+    appends = False  # unless its session says otherwise
+
+    def __init__(self, attention, batch, buffers):
         self.attention, self.buffers = attention, buffers
-        self.appends = fuses and one_launch(batch, buffers)
         attention.plan(
             *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
             q_strides=buffers.q[0].stride()[:2], out_strides=buffers.o[0].stride()[:2],

@@ -4,8 +4,7 @@ given, as the library takes it."""
 import numpy
 
 from . import _abi, _convert
-from ._dlpack import CUDA
-from .memory import describe
+from .memory import on_gpu
 
 _KEYS_MAX = (1 << 31) - 1
 
@@ -20,29 +19,17 @@ def arrays_of(requests, rows):
     return begins.astype(numpy.int32), none, none[:0], numpy.ones(requests, numpy.int32)
 
 
-def _array(name, x, shape):
-    """(address, stride of a row) of int32 on the GPU, elements of a row side by side."""
-    address, has, strides, dtype, kind, _ = describe(x, name)
-    if kind != CUDA or dtype != "int32":
-        raise TypeError(f"{name} is of {dtype}; it has to be of int32, on the GPU")
-    if len(has) != len(shape) or any(n is not None and n != m for n, m in zip(shape, has)):
-        raise ValueError(f"{name} is {tuple(has)}; it has to be {shape}")
-    if has[-1] > 1 and strides[-1] != 1:
-        raise ValueError(f"{name} has gaps: strides {tuple(strides)}")
-    return address, strides[0] if has[0] > 1 else has[-1]
-
-
 def args_of(pool, rows, kv_len, page_table, qo_indptr, each, keys, errors):
     """struct attnd_cuda_plan_args. @rows: of the shape; @each, @keys: None where not given."""
-    requests = len(kv_len)
-    lengths, _ = _array("kv_len", kv_len, (requests,))
-    table, stride = _array("page_table", page_table, (requests, None))
-    pages = page_table.shape[1]
-    if requests > 1 and stride < pages:
+    lengths, (requests,), _ = on_gpu("kv_len", kv_len, (None,), "int32")
+    table, (_, pages), (stride, _) = on_gpu("page_table", page_table, (requests, None), "int32")
+    stride = _convert.integer("page_table's stride", stride, 0, _convert.U32)
+    stride = stride if requests > 1 else pages
+    if stride < pages:
         raise ValueError(f"page_table has rows that overlap: {pages} pages, {stride} apart")
     held = min(pages * pool.page_size, _KEYS_MAX)
     args = _abi.CudaPlanArgs(
-        requests=requests, lengths=lengths, table=table, table_stride=max(stride, pages),
+        requests=requests, lengths=lengths, table=table, table_stride=stride,
         keys=held if keys is None else _convert.integer("max_kv_len", keys, 1, held),
     )  # fmt: skip
     if qo_indptr is None:
@@ -50,8 +37,8 @@ def args_of(pool, rows, kv_len, page_table, qo_indptr, each, keys, errors):
     else:
         if each is not None:
             raise ValueError("qo_indptr says how many rows a request has, not rows_per_request")
-        args.qo_indptr, _ = _array("qo_indptr", qo_indptr, (requests + 1,))
+        args.qo_indptr, *_ = on_gpu("qo_indptr", qo_indptr, (requests + 1,), "int32")
         args.rows = rows
     if errors is not None:
-        args.errors, _ = _array("errors", errors, (requests,))
+        args.errors, *_ = on_gpu("errors", errors, (requests,), "int32")
     return args

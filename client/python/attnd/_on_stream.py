@@ -86,7 +86,9 @@ class OnStream:
         native = self._native("prepare")
         checked(cuda_or_error().attnd_cuda_stream_open(native))
         tensors = [q, out] if lse is None else [q, out, lse]
-        return self._prepare(self.pool.layer_of(kv_cache), tensors)
+        layer = self.pool.layer_of(kv_cache)
+        with self._one:
+            return self._prepare(layer, tensors)
 
     def launch(self, number: int, stream: int | None = None) -> None:
         """On a GPU: the run that prepare() gave the number of, in @stream (the current one). It is

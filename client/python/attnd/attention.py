@@ -4,9 +4,10 @@ Where q lies in memory of the session, or on the GPU, nothing is copied. Other h
 copied into memory of the session and back, which is for convenience and tests.
 
 On the host, and for `submit()`, a run is an operation of the ring: it completes, and then `out` is
-there. On the GPU `run()` is one kernel of one thread in the current stream, which rings the service
-and waits: the call returns at once, a CUDA graph may hold it, and what went wrong is in
-`lane_error()`. A plan is an operation in either case. What it refuses, the next run says.
+there. On the GPU `run()` is one launch in the current stream: the kernel that attends, or, where
+the service executes, one of one thread that rings it and waits. The call returns at once, a CUDA
+graph may hold it, and what went wrong is in `lane_error()`. A plan is an operation in either case.
+What it refuses, the next run says.
 """
 
 from __future__ import annotations
@@ -174,19 +175,18 @@ class BatchAttention(OnStream):
         self._shape, before = None, self._planned
         # What layers of most models say; None of the rest is given.
         usual = (
-            num_qo_heads, causal, wait, sm_scale, window_left, logits_soft_cap, pos_encoding_mode,
-            reserve_pages, q_data_type, kv_data_type, natural_lse, shared_pages, rope_append,
+            num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, wait, sm_scale,
+            window_left, logits_soft_cap, pos_encoding_mode, reserve_pages, q_data_type,
+            kv_data_type, natural_lse, shared_pages, rope_append,
         )  # fmt: skip
         plain = (
-            num_kv_heads is None and head_dim_qk is None and page_size is None
-            and head_dim_vo is None and rope_scale is None and rope_theta is None
-            and rope_low_freq_factor is None and rope_high_freq_factor is None
-            and rope_old_context is None and rope_dim is None and sinks is None
-            and custom_mask is None and packed_custom_mask is None and q_scale is None
-            and k_scale is None and v_scale is None and kv_scales is None and alibi_slopes is None
-            and attention_chunk_size is None and fixed_split_size is None and q_strides is None
-            and out_strides is None and lse_strides is None and k_strides is None
-            and v_strides is None
+            rope_scale is None and rope_theta is None and rope_low_freq_factor is None
+            and rope_high_freq_factor is None and rope_old_context is None and rope_dim is None
+            and sinks is None and custom_mask is None and packed_custom_mask is None
+            and q_scale is None and k_scale is None and v_scale is None and kv_scales is None
+            and alibi_slopes is None and attention_chunk_size is None and fixed_split_size is None
+            and q_strides is None and out_strides is None and lse_strides is None
+            and k_strides is None and v_strides is None
         )
         if (
             before is not None and plain

@@ -276,6 +276,20 @@ def refuse_gradient(name, x):
         raise NotImplementedError(f"{name} requires a gradient, and attnd computes none")
 
 
+def on_gpu(name, x, shape, dtype):
+    """(address, shape, strides in elements) of a tensor of @dtype on the GPU, the elements of its
+    last dimension side by side; None in @shape: any number."""
+    refuse_gradient(name, x)
+    address, has, strides, found, kind, _ = describe(x, name)
+    if kind != _dlpack.CUDA or found != dtype:
+        raise TypeError(f"{name} is of {found}; it has to be of {dtype}, on the GPU")
+    if len(has) != len(shape) or any(n is not None and n != m for n, m in zip(shape, has)):
+        raise ValueError(f"{name} is {tuple(has)}; it has to be {shape}")
+    if has[-1] > 1 and strides[-1] != 1:
+        raise ValueError(f"{name} has gaps: strides {tuple(strides)}")
+    return address, has, strides
+
+
 def copy(to, source):
     """Between host tensors of any kind."""
     tensors = [to, source]

@@ -1,11 +1,14 @@
 """Numbers, strings and arrays at the border: what does not fit is refused by its name."""
 
+import sys
+import types
 import unittest
+from unittest import mock
 
 import numpy as np
 
 import attnd
-from attnd import _convert
+from attnd import _convert, _device_plan, _fused
 from service import ServiceTest
 
 HEADS, DIM, SIZE = 4, 64, 8
@@ -305,6 +308,88 @@ class BorderTest(ServiceTest):
         self.refuses("wait", lambda x: cache.match(keys, wait=x), "no", 2, None)
         self.refuses("pages", lambda x: cache.publish(keys, x), pages[:1], pages + 0.5,
             pages.astype(np.int64) + WRAPS)  # fmt: skip
+
+
+class OnGpu:
+    """A tensor of a GPU, as far as one looks at it: no length, and nothing at its address."""
+
+    def __init__(self, dtype, *shape, strides=None, address=1 << 20):
+        size = np.dtype(dtype).itemsize
+        self.__cuda_array_interface__ = {
+            "shape": shape, "typestr": np.dtype(dtype).str, "data": (address, False), "version": 3,
+            "strides": strides and tuple(size * x for x in strides),
+        }  # fmt: skip
+
+
+class OnGpuTest(unittest.TestCase):
+    """What goes to libattnd-cuda, which a GPU is not needed for."""
+
+    def fused(self, **said):
+        """struct attnd_cuda_fused_args of 3 rows."""
+        new = OnGpu("f2", 3, 2, DIM)
+        given = {"k": new, "v": new, **dict.fromkeys(("cos_sin", "positions", "slots")), **said}
+        pool = types.SimpleNamespace(num_kv_heads=2, head_dim=DIM)
+        return _fused.args_of(pool, "float16", *given.values(), False)
+
+    def plan(self, **said):
+        """struct attnd_cuda_plan_args of 3 requests in tables of 5 pages."""
+        given = {"kv_len": OnGpu("i4", 3), "page_table": OnGpu("i4", 3, 5), "qo_indptr": None,
+                 "each": None, "keys": None, "errors": None, **said}  # fmt: skip
+        return _device_plan.args_of(types.SimpleNamespace(page_size=SIZE), 3, *given.values())
+
+    def test_new_rows_and_angles_arrive_as_they_lie(self):
+        args = self.fused(
+            k=OnGpu("f2", 3, 2, DIM, strides=(512, DIM, 1)), v=OnGpu("f2", 3, 2, DIM, address=64),
+            cos_sin=OnGpu("f4", 99, 2, 16), slots=OnGpu("i4", 3, address=32),
+        )  # fmt: skip
+        self.assertEqual((args.rows, args.k, args.v), (3, 1 << 20, 64))
+        self.assertEqual((args.k_row_stride, args.k_head_stride), (512, DIM))
+        self.assertEqual((args.v_row_stride, args.v_head_stride), (2 * DIM, DIM))
+        self.assertEqual((args.cos_sin, args.table_rows, args.rotary_dim), (1 << 20, 99, 32))
+        self.assertEqual((args.positions, args.slots), (0, 32))
+
+    def test_batches_of_the_gpu_arrive_as_they_lie(self):
+        args = self.plan(page_table=OnGpu("i4", 3, 5, strides=(7, 1)))
+        self.assertEqual((args.requests, args.rows, args.table_stride, args.keys), (3, 1, 7, 40))
+        args = self.plan(kv_len=OnGpu("i4", 1), page_table=OnGpu("i4", 1, 5, strides=(7, 1)))
+        self.assertEqual((args.requests, args.table_stride), (1, 5))
+
+    def test_what_does_not_fit_is_refused_by_its_name(self):
+        rows, table = (3, 2, DIM), (3, 5)
+        for name, bad in (
+            ("k", OnGpu("f2", 3, 2, 8)), ("v", OnGpu("f2", 2, 2, DIM)), ("k", OnGpu("f2", 3)),
+            ("k_row_stride", {"k": OnGpu("f2", *rows, strides=(WRAPS + 8, DIM, 1))}),
+            ("v_head_stride", {"v": OnGpu("f2", *rows, strides=(2 * DIM, WRAPS, 1))}),
+            ("v_row_stride", {"v": OnGpu("f2", *rows, strides=(-8, DIM, 1))}),
+            ("v", OnGpu("f2", *rows, strides=(4 * DIM, 2 * DIM, 2))),
+            ("cos_sin", OnGpu("f4", 99, 32)), ("cos_sin", OnGpu("f4", 99, 3, 16)),
+            ("cos_sin", OnGpu("f4", 99, 2, 16, strides=(64, 16, 1))),
+            ("positions", OnGpu("i4", 2)), ("slots", OnGpu("i4", 4)),
+        ):  # fmt: skip
+            with self.subTest(name=name), self.assertRaisesRegex(ValueError, rf"^{name} "):
+                self.fused(**bad if isinstance(bad, dict) else {name: bad})
+        for name, bad in (
+            ("kv_len", OnGpu("i4", 3, 1)), ("page_table", OnGpu("i4", 2, 5)),
+            ("page_table", OnGpu("i4", *table, strides=(4, 1))),
+            ("page_table's stride", OnGpu("i4", *table, strides=(WRAPS + 5, 1))),
+            ("qo_indptr", OnGpu("i4", 3)), ("errors", OnGpu("i4", 4)),
+        ):  # fmt: skip
+            with self.subTest(name=name), self.assertRaisesRegex(ValueError, f"^{name} "):
+                self.plan(**{name.partition("'")[0]: bad})
+        for name in ("k", "v", "cos_sin", "positions", "slots"):
+            for bad in (OnGpu("i8", *rows), np.zeros(rows, np.float16), [1, 2, 3], Opaque()):
+                with self.subTest(name=name), self.assertRaisesRegex(TypeError, f"^{name} is"):
+                    self.fused(**{name: bad})
+
+    def test_tensors_that_require_a_gradient_are_refused(self):
+        torch = types.SimpleNamespace(is_grad_enabled=lambda: True)
+        for name, x in ("k", OnGpu("f2", 3, 2, DIM)), ("v", OnGpu("f2", 3, 2, DIM)), (
+            "cos_sin", OnGpu("f4", 99, 2, 16)
+        ):  # fmt: skip
+            x.requires_grad = True
+            with mock.patch.dict(sys.modules, torch=torch):
+                with self.assertRaisesRegex(NotImplementedError, f"^{name} requires a gradient"):
+                    self.fused(**{name: x})
 
 
 if __name__ == "__main__":

@@ -31,12 +31,13 @@ class EnginesTest(unittest.TestCase):
             new_k=[Buffer(3, 2, 128)] * 2, new_v=[Buffer(3, 2, 128)] * 2, cos_sin="angles",
         )  # fmt: skip
 
-    def made(self, batches=1, fuses=False):
+    def made(self, batches=1, fuses=False, executor="engine"):
         """The classes that stand for the package's, a session, and attention of the last batch."""
         made = {
             name: mock.create_autospec(getattr(attnd, name))
             for name in ("Session", "PagePool", "BatchAttention")
         }
+        made["Session"].return_value.info = {"executor": executor}
         with mock.patch.multiple(attnd, **made):
             session = ways.AttndSession(self.buffers, "/a/socket", "engine 0 D")
             for _ in range(batches):
@@ -76,6 +77,8 @@ class EnginesTest(unittest.TestCase):
             self.buffers.q[1], self.buffers.new_k[1], self.buffers.new_v[1], 1, self.buffers.o[1],
             cos_sin="angles",
         )  # fmt: skip
+        _, _, way = self.made(fuses=True, executor="service")
+        self.assertFalse(way.appends)
         self.buffers.new_k[0].shape = 3, 1, 128  # 16 rows on a head of K
         self.assertTrue(self.made(fuses=True)[2].appends)
         self.batch.rows[0] = 3

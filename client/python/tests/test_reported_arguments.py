@@ -2,8 +2,10 @@
 again."""
 
 import ctypes as c
+import inspect
 import mmap
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -83,6 +85,23 @@ class ArgumentsTest(ReportedTest):
             with self.subTest(said=said), self.assertRaisesRegex(TypeError, next(iter(said))):
                 attention.plan(*arrays, **{"num_qo_heads": HEADS, "window_left": 1, "causal": True,
                     "sm_scale": 1, **said})  # fmt: skip
+
+    def test_a_plan_said_again_is_only_set_and_no_option_that_changes_is_passed_over(self):
+        arrays = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [3], [5])]
+        options = list(inspect.signature(self.attention.plan).parameters)[len(arrays) :]
+        self.assertIn("shared_pages", options)
+        for named in {}, dict(num_kv_heads=HEADS_KV, head_dim_qk=DIM, page_size=SIZE,
+                              head_dim_vo=DIM):  # fmt: skip
+            said = {"num_qo_heads": HEADS, "causal": True, "wait": True, **named}
+            for option in options:
+                for _ in range(2):
+                    self.attention.plan(*arrays, **said)
+                with mock.patch("attnd.attention.Settings", side_effect=AssertionError), \
+                     mock.patch("attnd._csr.levels", side_effect=AssertionError):  # fmt: skip
+                    self.attention.plan(*arrays, **said)
+                with self.subTest(option=option, named=len(named)):
+                    with self.assertRaises((TypeError, ValueError)):
+                        self.attention.plan(*arrays, **{**said, option: object()})
 
     def test_keys_of_other_prompts_are_other_keys_or_refused(self):
         pool = attnd.PagePool(self.session, 1, 16, 4, 1, DIM)
