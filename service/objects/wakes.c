@@ -21,10 +21,14 @@
 #define USER_OWES_MAX_NS 30000000u
 #define FORGIVEN_RATE 10000u /* of the thread's time, wake-ups may take so small a part */
 
+static uint64_t owed_ns(const struct attnd_account *account)
+{
+    return attnd_debt_owed_ns(&account->wakes, attnd_clock_ns(), FORGIVEN_RATE);
+}
+
 static int owes_more(const struct attnd_account *account, uint64_t max_ns)
 {
-    return account->wakes.owed_ns > max_ns &&
-           attnd_debt_owed_ns(&account->wakes, attnd_clock_ns(), FORGIVEN_RATE) > max_ns;
+    return account->wakes.owed_ns > max_ns && owed_ns(account) > max_ns;
 }
 
 static int is_slow(const struct attnd_client *client)
@@ -35,24 +39,16 @@ static int is_slow(const struct attnd_client *client)
            (user && owes_more(user, USER_OWES_MAX_NS));
 }
 
-/* @what took from @begin_ns on; NULL: it ended the session, for which nothing is woken any more. */
-static void note(struct attnd_client *client, const char *what, uint64_t begin_ns)
+/* What took from @begin_ns on. */
+static void note(struct attnd_client *client, uint64_t begin_ns)
 {
     const uint64_t took_ns = attnd_thread_clock_ns() - begin_ns, now_ns = attnd_clock_ns();
 
     if (took_ns < LONG_NS)
         return;
-    const int was_slow = is_slow(client);
     attnd_debt_add(&client->account.wakes, now_ns, FORGIVEN_RATE, took_ns);
     if (client->account.user)
         attnd_debt_add(&client->account.user->wakes, now_ns, FORGIVEN_RATE, took_ns);
-    if (what && !was_slow && is_slow(client))
-        attnd_log(
-            ATTND_LOG_WARNING,
-            "session %u: pid %d (%s): %s took %llu us, so many wait for it: a thread wakes it "
-            "from now on",
-            client->id, (int)client->pid, attnd_client_name(client), what,
-            (unsigned long long)(took_ns / 1000u));
 }
 
 /* Return: the line that is to be used; NULL: none. What was sent through it goes first, so it is
@@ -65,6 +61,23 @@ static struct attnd_courier_line *line_of(const struct attnd_client *client,
     return *line;
 }
 
+/* As line_of(), and the first one of a session is told: from then on its user may see it wait. */
+static struct attnd_courier_line *told_line_of(const struct attnd_client *client,
+                                               struct attnd_courier_line **line, int fd)
+{
+    const int was_told = client->knocks || client->replies;
+
+    if (line_of(client, line, fd) && !was_told)
+        attnd_log(ATTND_LOG_WARNING,
+                  "session %u: pid %d (%s): so many wait for it, or for others of its user, that "
+                  "wake-ups took %llu us too long: a thread wakes it from now on",
+                  client->id, (int)client->pid, attnd_client_name(client),
+                  (unsigned long long)(owed_ns(client->account.user ? client->account.user
+                                                                    : &client->account) /
+                                       1000u));
+    return *line;
+}
+
 void attnd_client_knock(struct attnd_client *client)
 {
     const struct attnd_submit_head *head = client->submission.address;
@@ -73,26 +86,26 @@ void attnd_client_knock(struct attnd_client *client)
     attnd_fence_full(); /* F2 */
     if (!attnd_peek32(doorbell.need))
         return;
-    struct attnd_courier_line *line = line_of(client, &client->knocks, client->notify_fd);
+    struct attnd_courier_line *line = told_line_of(client, &client->knocks, client->notify_fd);
     if (line) {
         attnd_courier_knock(line);
         return;
     }
     const uint64_t begin_ns = attnd_thread_clock_ns();
     (void)attnd_doorbell_ring(&doorbell);
-    note(client, "a wake-up", begin_ns);
+    note(client, begin_ns);
 }
 
 int attnd_client_send(struct attnd_client *client, const void *data, size_t bytes, const int *fds,
                       int fds_count)
 {
-    struct attnd_courier_line *line = line_of(client, &client->replies, client->socket);
+    struct attnd_courier_line *line = told_line_of(client, &client->replies, client->socket);
 
     if (line)
         return attnd_courier_send(line, data, bytes, fds, fds_count);
     const uint64_t begin_ns = attnd_thread_clock_ns();
     const int rc = attnd_fdpass_send(client->socket, data, bytes, fds, fds_count);
-    note(client, "a reply", begin_ns);
+    note(client, begin_ns);
     return rc;
 }
 
@@ -108,5 +121,5 @@ void attnd_client_hang_up(struct attnd_client *client)
     }
     const uint64_t begin_ns = attnd_thread_clock_ns();
     shutdown(client->socket, SHUT_RDWR);
-    note(client, NULL, begin_ns);
+    note(client, begin_ns);
 }
