@@ -153,6 +153,26 @@ void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fau
 
 /* ---- the calls ---- */
 
+/* A large one is described behind others. The handle is the session's already, and nobody knows it. */
+static int describe_made(struct attnd_call *call)
+{
+    const uint32_t handle = call->client->again_done;
+    const int rc = attnd_pool_describe(call, handle);
+
+    if (rc < 0)
+        attnd_client_detach(call->client, handle);
+    return rc;
+}
+
+static int attach_maker(struct attnd_call *call, struct attnd_pool *pool)
+{
+    int rc = attnd_client_attach(call->client, pool, 1, &call->client->again_done, call->fault);
+
+    if (rc < 0)
+        return rc;
+    return attnd_work_spent(&call->service->works) ? ATTND_CALL_AGAIN : describe_made(call);
+}
+
 static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
                   struct layout *layout)
 {
@@ -172,7 +192,7 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
         attnd_memory_unref(call->service, made);
     if (rc < 0)
         return rc;
-    rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
+    rc = waits ? attach_later(call, pool) : attach_maker(call, pool);
     attnd_pool_unref(call->service, pool);
     return rc;
 }
@@ -181,6 +201,9 @@ int attnd_call_pool_create(struct attnd_call *call)
 {
     struct attnd_heap_pool shape;
     struct layout layout = {0};
+
+    if (call->client->again_done)
+        return describe_made(call);
     int rc = attnd_pool_check_shape(call->request->pool_create, &shape, call->fault);
 
     if (rc == 0)
