@@ -89,8 +89,8 @@ static void come(const struct attnd_works *works, struct attnd_account *account)
         account->virtual_ns = later(account->virtual_ns, user->floor_ns);
 }
 
-/* Where others are: at the one that is served, or at the one that has had the least, if it waits. To
- * be served at once is no turn: what one has had so is no debt of those that come. */
+/* Where others are: at the one that is served, or at the one that has had the least, if it waits.
+ * To be served at once is no turn: what one has had so is no debt of those that come. */
 static void raise_floors(struct attnd_works *works, const struct attnd_account *account,
                          const struct attnd_account *before)
 {

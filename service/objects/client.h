@@ -37,7 +37,7 @@ struct attnd_client {
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
     uid_t uid;
-    int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     char name[32];
     char ending[96];                             /* why the service ended it; "": it did not */
     struct attnd_account account;                /* of the thread's time */

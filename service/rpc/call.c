@@ -1,11 +1,11 @@
 /*
  * call.c - the buffers of a call: a request as it comes, the reply as it goes.
  *
- * A request is received into a private buffer and unpacked there in bounded memory. To unpack one of
- * a thousand layers takes longer than a piece, so one that is large has memory of its own, charged
- * to its session, and is served behind others. The reply is built in bounded memory too, and sent
- * without waiting. A client that does not read its replies is
- * ended, because the daemon waits for nobody.
+ * A request is received into a private buffer and unpacked there in bounded memory. To unpack one
+ * of a thousand layers takes longer than a piece, so one that is large has memory of its own,
+ * charged to its session, and is served behind others. The reply is built in bounded memory too,
+ * and sent without waiting. A client that does not read its replies is ended, because the daemon
+ * waits for nobody.
  */
 #include "service/rpc/call.h"
 

@@ -153,7 +153,8 @@ void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fau
 
 /* ---- the calls ---- */
 
-/* A large one is described behind others. The handle is the session's already, and nobody knows it. */
+/* A large one is described behind others. The handle is the session's already, and nobody knows it.
+ */
 static int describe_made(struct attnd_call *call)
 {
     const uint32_t handle = call->client->again_done;
