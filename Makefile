@@ -55,7 +55,7 @@ GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop.
-IPC_CLIENT := $(filter-out ipc/loop%.c ipc/closer.c ipc/courier.c,$(IPC))
+IPC_CLIENT := $(filter-out ipc/loop%.c ipc/closer.c ipc/array.c ipc/courier.c,$(IPC))
 PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))

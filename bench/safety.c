@@ -19,6 +19,7 @@
  *
  * safety.cancel_us: from attnd_cancel() to the completion, of runs of 16,384 and of 2^31 keys; the
  * median of each, and the worse of the two. */
+#include "bench/support/amounts.h"
 #include "bench/support/attack.h"
 #include "bench/support/deaths.h"
 #include "bench/support/stall.h"
@@ -395,11 +396,6 @@ static void measure_cancel(struct bench_suite *suite)
 
 /* ---- what is left of the dead ---- */
 
-static uint64_t more(uint64_t after, uint64_t before)
-{
-    return after > before ? after - before : 0;
-}
-
 static void measure_left(struct bench_suite *suite, uint64_t deaths)
 {
     struct bench_estate before, after;
@@ -409,10 +405,10 @@ static void measure_left(struct bench_suite *suite, uint64_t deaths)
     if (!bench_deaths(suite, deaths / 20 + 1) || !bench_estate(suite, &before) ||
         !bench_deaths(suite, deaths) || !bench_estate(suite, &after))
         return;
-    const uint64_t descriptors = more(after.descriptors, before.descriptors) +
-                                 more(after.worker_descriptors, before.worker_descriptors);
-    const uint64_t bytes = more(after.bytes, before.bytes);
-    const uint64_t objects = more(after.objects, before.objects);
+    const uint64_t descriptors = bench_left(after.descriptors, before.descriptors) +
+                                 bench_left(after.worker_descriptors, before.worker_descriptors);
+    const uint64_t bytes = bench_left(after.bytes, before.bytes);
+    const uint64_t objects = bench_left(after.objects, before.objects);
     snprintf(notes, sizeof(notes),
              "%llu deaths with everything open: %llu descriptors, %llu bytes, %llu objects",
              (unsigned long long)deaths, (unsigned long long)descriptors, (unsigned long long)bytes,

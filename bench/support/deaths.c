@@ -1,5 +1,6 @@
 /* deaths.c - lives that end in the middle of everything. */
 #include "bench/support/deaths.h"
+#include "bench/support/amounts.h"
 #include "bench/support/attack.h"
 #include "bench/support/attack_parts.h"
 #include "bench/support/private_service.h"
@@ -171,11 +172,6 @@ static bool look(struct bench_suite *suite, struct bench_estate *estate)
     return true;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Threads close descriptors behind those who had them: the least of the looks counts. */
 bool bench_estate(struct bench_suite *suite, struct bench_estate *estate)
 {
@@ -189,8 +185,9 @@ bool bench_estate(struct bench_suite *suite, struct bench_estate *estate)
         const bool same = now.bytes == estate->bytes && now.objects == estate->objects;
         rests = same ? rests + 1 : 0;
         if (same) {
-            now.descriptors = least(now.descriptors, estate->descriptors);
-            now.worker_descriptors = least(now.worker_descriptors, estate->worker_descriptors);
+            now.descriptors = bench_least(now.descriptors, estate->descriptors);
+            now.worker_descriptors =
+                bench_least(now.worker_descriptors, estate->worker_descriptors);
         }
         *estate = now;
     }

@@ -6,6 +6,7 @@
  * processor: its own is what it ran, and no more than what is left of the answer's time when both
  * had a processor. Of a service that is not this program's nothing is known. */
 #include "bench/support/stall.h"
+#include "bench/support/amounts.h"
 #include "bench/support/private_service.h"
 #include "ipc/wake.h"
 #include "schemas/timeslice.h"
@@ -69,11 +70,6 @@ static uint64_t ask(struct bench_suite *suite, struct attnd_session *session)
     return attnd_clock_ns() - asked_ns;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* What both had and did, around one question. */
 struct moment {
     struct times daemon, asker;
@@ -85,8 +81,8 @@ static void note(struct bench_stall *stall, const struct moment *before, const s
     const uint64_t worked_ns = after->daemon.ran - before->daemon.ran;
     const uint64_t waited_ns = after->daemon.waited - before->daemon.waited;
     const uint64_t asker_waited_ns = after->asker.waited - before->asker.waited;
-    const uint64_t left_ns = took_ns - least(took_ns, waited_ns + asker_waited_ns);
-    const double own_ms = (double)least(worked_ns, left_ns) * 1e-6;
+    const uint64_t left_ns = bench_left(took_ns, waited_ns + asker_waited_ns);
+    const double own_ms = (double)bench_least(worked_ns, left_ns) * 1e-6;
     const double took_ms = (double)took_ns * 1e-6;
 
     stall->own_ms = own_ms > stall->own_ms ? own_ms : stall->own_ms;

@@ -73,6 +73,11 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* One that has nothing waiting begins where others are. */
 static void come(const struct attnd_works *works, struct attnd_account *account)
 {
@@ -84,13 +89,26 @@ static void come(const struct attnd_works *works, struct attnd_account *account)
         account->virtual_ns = later(account->virtual_ns, user->floor_ns);
 }
 
-/* Where others are: at the one that is served. */
-static void raise_floors(struct attnd_works *works, const struct attnd_account *account)
+/* Where others are: at the one that is served, or at the one that has had the least, if it waits.
+ * To be served at once is no turn: what one has had so is no debt of those that come. */
+static void raise_floors(struct attnd_works *works, const struct attnd_account *account,
+                         const struct attnd_account *before)
 {
     struct attnd_account *user = account->user;
+    uint64_t users_ns = user->virtual_ns, sessions_ns = account->virtual_ns;
 
-    works->floor_ns = later(works->floor_ns, user->virtual_ns);
-    user->floor_ns = later(user->floor_ns, account->virtual_ns);
+    if (before && before->user) { /* it goes on behind this part of its piece */
+        users_ns = earlier(users_ns, before->user->virtual_ns);
+        if (before->user == user)
+            sessions_ns = earlier(sessions_ns, before->virtual_ns);
+    }
+    for (const struct attnd_account *at = works->waiting; at; at = at->next) {
+        users_ns = earlier(users_ns, at->user->virtual_ns);
+        if (at->user == user)
+            sessions_ns = earlier(sessions_ns, at->virtual_ns);
+    }
+    works->floor_ns = later(works->floor_ns, users_ns);
+    user->floor_ns = later(user->floor_ns, sessions_ns);
 }
 
 static void account_wait(struct attnd_works *works, struct attnd_account *account)
@@ -178,7 +196,7 @@ struct attnd_account *attnd_work_enter(struct attnd_works *works, struct attnd_a
     works->current = account;
     if (account->user) {
         come(works, account);
-        raise_floors(works, account);
+        raise_floors(works, account, before);
     }
     if (!before)
         works->piece_ns = now_ns;

@@ -7,7 +7,8 @@
  * that one has asked for.
  *
  * The next piece is of the user that has had the least of the thread, and of its sessions
- * likewise. One that comes after a rest begins where the others are, and is not repaid.
+ * likewise. One that comes after a rest begins where the one is that waits and has had the least,
+ * and is not repaid.
  *
  * One thread, the loop's.
  */

@@ -43,8 +43,9 @@ struct attnd_client {
     struct attnd_account account;                /* of the thread's time */
     struct attnd_courier_line *knocks, *replies; /* wakes.c; NULL: it is woken by the loop */
     struct attnd_work call;                      /* a datagram of it waits to be served */
-    uint8_t *again; /* a request that goes on by turns; NULL: none. No other is served meanwhile */
-    size_t again_bytes;
+    struct attnd_kept *again;   /* a request that goes on by turns, rpc/call.c; NULL: none. No other
+                                   is served meanwhile */
+    uint64_t again_bytes;       /* of the daemon's own memory that are charged for it */
     uint32_t again_done;        /* how far it is, as its handler counts */
     struct attnd_work end;      /* what is left of it is given back */
     uint32_t end_stage, end_at; /* session.c: how far that is */

@@ -19,6 +19,7 @@
  */
 #include "service/objects/lease.h"
 
+#include "ipc/array.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/admission/admit.h"
 #include "service/objects/arrival.h"
@@ -342,7 +343,7 @@ int attnd_lease_quiet_room(struct attnd_service *service, struct attnd_pool *poo
     if (pool->quiet)
         return 0;
     if (attnd_quota_user_left(service, pool->payer, ATTND_QUOTA_DAEMON) >= bytes)
-        pool->quiet = calloc(1, bytes);
+        pool->quiet = attnd_array_new(bytes);
     if (!pool->quiet)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_DAEMON_MEMORY, 0, (int64_t)bytes,
                                0);

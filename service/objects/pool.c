@@ -8,7 +8,7 @@
  */
 #include "service/objects/pool.h"
 
-#include "ipc/closer.h"
+#include "ipc/array.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/admission/admit.h"
 #include "service/objects/arrival.h"
@@ -51,8 +51,8 @@ static int alloc_arrays(struct attnd_pool *pool, struct attnd_fault *fault)
     pool->intervals = calloc(2 * (size_t)pool->shape.layers, sizeof(*pool->intervals));
     pool->intervals_end = calloc(pool->memories_count, sizeof(*pool->intervals_end));
     if (is_leased(pool)) {
-        pool->leases = calloc(pool->shape.pages, sizeof(*pool->leases));
-        pool->free_pages = calloc(pool->shape.pages, sizeof(*pool->free_pages));
+        pool->leases = attnd_array_new(pool->shape.pages * sizeof(*pool->leases));
+        pool->free_pages = attnd_array_new(pool->shape.pages * sizeof(*pool->free_pages));
     }
     if (pool->memories && pool->intervals && pool->intervals_end &&
         (!is_leased(pool) || (pool->leases && pool->free_pages)))
@@ -67,9 +67,9 @@ static void free_arrays(struct attnd_pool *pool)
     free(pool->memories);
     free(pool->intervals);
     free(pool->intervals_end);
-    attnd_closer_free(pool->leases, pool->shape.pages * sizeof(*pool->leases));
-    attnd_closer_free(pool->quiet, pool->quiet ? pool->shape.pages * sizeof(*pool->quiet) : 0);
-    attnd_closer_free(pool->free_pages, pool->shape.pages * sizeof(*pool->free_pages));
+    attnd_array_free(pool->leases, pool->shape.pages * sizeof(*pool->leases));
+    attnd_array_free(pool->quiet, pool->quiet ? pool->shape.pages * sizeof(*pool->quiet) : 0);
+    attnd_array_free(pool->free_pages, pool->shape.pages * sizeof(*pool->free_pages));
     free(pool);
 }
 
@@ -293,7 +293,7 @@ static int bind_lone(struct attnd_client *client, struct attnd_attachment *attac
 static void attachment_free(struct attnd_client *client, struct attnd_attachment *attachment)
 {
     attnd_quota_refund(client->service, attnd_quota_payer(client), attachment->charged_bytes);
-    attnd_closer_free(attachment->held, attachment->charged_bytes - sizeof(*attachment));
+    attnd_array_free(attachment->held, attachment->charged_bytes - sizeof(*attachment));
     free(attachment);
 }
 
@@ -313,7 +313,7 @@ static int attachment_new(struct attnd_client *client, struct attnd_pool *pool,
     }
     attachment->pool = pool;
     attachment->charged_bytes = charged_bytes;
-    attachment->held = held_bytes ? calloc(1, held_bytes) : NULL;
+    attachment->held = held_bytes ? attnd_array_new(held_bytes) : NULL;
     if (held_bytes && !attachment->held) {
         attachment_free(client, attachment);
         return out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);

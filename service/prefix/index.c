@@ -10,23 +10,12 @@
  */
 #include "service/prefix/tree_internal.h"
 
+#include "ipc/array.h"
+
 #include <errno.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 
 #define BUCKETS_MIN 16u
-
-/* Zeroed, and touched as it is used. Not in large pages: the first touch of one fills 2 MiB with
- * zeros, longer than a piece of the loop may take. NULL: no memory. */
-void *attnd_tree_map(uint64_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
-    return memory;
-}
 
 static uint32_t hash(const struct attnd_tree *tree, uint32_t space,
                      const struct attnd_block_key *key)
@@ -48,7 +37,7 @@ int attnd_tree_index_init(struct attnd_tree *tree)
     tree->buckets_max = BUCKETS_MIN;
     while (tree->buckets_max < 2 * (uint64_t)tree->args.blocks_max)
         tree->buckets_max *= 2;
-    tree->bucket = attnd_tree_map(tree->buckets_max * sizeof(*tree->bucket));
+    tree->bucket = attnd_array_new(tree->buckets_max * sizeof(*tree->bucket));
     if (!tree->bucket)
         return -ATTND_E_NO_MEMORY;
     tree->buckets = BUCKETS_MIN;

@@ -95,9 +95,6 @@ struct attnd_tree {
 
 /* ---- index.c ---- */
 
-/** attnd_tree_map() - zeroed memory that is touched as it is used; NULL without. */
-void *attnd_tree_map(uint64_t bytes);
-
 int attnd_tree_index_init(struct attnd_tree *tree);
 /** attnd_tree_index_find() - the block of a key, whatever its state; ATTND_NONE. */
 uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,

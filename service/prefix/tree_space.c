@@ -7,9 +7,10 @@
  */
 #include "service/prefix/tree_internal.h"
 
+#include "ipc/array.h"
+
 #include <assert.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
 {
@@ -20,8 +21,8 @@ int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
     if (!tree)
         return rc;
     tree->args = *args;
-    tree->block = attnd_tree_map((uint64_t)args->blocks_max * sizeof(*tree->block));
-    tree->block_of = calloc(args->pages, sizeof(*tree->block_of));
+    tree->block = attnd_array_new((uint64_t)args->blocks_max * sizeof(*tree->block));
+    tree->block_of = attnd_array_new(args->pages * sizeof(*tree->block_of));
     if (tree->block && tree->block_of)
         rc = attnd_tree_index_init(tree);
     if (rc < 0) {
@@ -32,12 +33,6 @@ int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
     return 0;
 }
 
-static void unmap(void *memory, uint64_t bytes)
-{
-    if (memory)
-        munmap(memory, bytes);
-}
-
 /* On the closer's thread. */
 static void close_tree(struct attnd_closing *closing)
 {
@@ -45,10 +40,10 @@ static void close_tree(struct attnd_closing *closing)
 
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         free(tree->space[i].order.entry);
-    unmap(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
-    unmap(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
-    free(tree->block_of);
-    free(tree->page_next);
+    attnd_array_free(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
+    attnd_array_free(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
+    attnd_array_free(tree->block_of, tree->args.pages * sizeof(*tree->block_of));
+    attnd_array_free(tree->page_next, tree->args.pages * sizeof(*tree->page_next));
     free(tree);
 }
 
@@ -124,7 +119,7 @@ int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space
         args->pages_max < args->block_pages)
         return -ATTND_E_RANGE;
     if (args->block_pages > 1 && !tree->page_next) {
-        tree->page_next = calloc(tree->args.pages, sizeof(*tree->page_next));
+        tree->page_next = attnd_array_new(tree->args.pages * sizeof(*tree->page_next));
         if (!tree->page_next)
             return -ATTND_E_NO_MEMORY;
     }

@@ -1,13 +1,16 @@
 /*
  * call.c - the buffers of a call: a request as it comes, the reply as it goes.
  *
- * A request is received into a private buffer and unpacked there in bounded memory. The reply is
- * built in bounded memory too, and sent without waiting. A client that does not read its replies is
- * ended, because the daemon waits for nobody.
+ * A request is received into a private buffer and unpacked there in bounded memory. To unpack one
+ * of a thousand layers takes longer than a piece, so one that is large has memory of its own,
+ * charged to its session, and is served behind others. The reply is built in bounded memory too,
+ * and sent without waiting. A client that does not read its replies is ended, because the daemon
+ * waits for nobody.
  */
 #include "service/rpc/call.h"
 
 #include "schemas/crash.h"
+#include "service/objects/quota.h"
 #include "service/objects/wakes.h"
 #include "service/rpc/control_decode.h"
 #include "service/session/session.h"
@@ -19,6 +22,16 @@
 
 /* A reply of as many pages or planes as a datagram carries, unpacked. */
 #define REPLY_BYTES (1024u * 1024u)
+
+/* From here on a request has its own memory at once; others when they turn out to take long. */
+#define LARGE_BYTES 8192u
+
+/* A request that outlasts its piece. */
+struct attnd_kept {
+    Attnd__Request *request;
+    struct attnd_admit_alloc alloc;
+    _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t buffer[];
+};
 
 struct attnd_control {
     uint8_t received[ATTND_DATAGRAM_BYTES_MAX];
@@ -90,6 +103,45 @@ int attnd_call_token(struct attnd_call *call, const uint8_t *token)
     return 0;
 }
 
+/* Decodes the datagram that was received last into @bytes of the client's own. NULL: it cannot have
+ * them. */
+static struct attnd_kept *kept_new(struct attnd_client *client, size_t bytes, int *code)
+{
+    const struct attnd_control *control = client->service->control;
+    const size_t all_bytes = sizeof(struct attnd_kept) + bytes;
+    struct attnd_fault fault;
+
+    if (client->state != ATTND_CLIENT_OPEN || attnd_quota_charge(client, all_bytes, &fault) < 0)
+        return NULL;
+    struct attnd_kept *kept = malloc(all_bytes);
+    if (!kept) {
+        attnd_quota_refund(client->service, attnd_quota_payer(client), all_bytes);
+        return NULL;
+    }
+    client->again = kept;
+    client->again_bytes = all_bytes;
+    attnd_admit_alloc_init(&kept->alloc, kept->buffer, bytes);
+    *code = attnd_control_decode(control->received, control->received_bytes, &kept->alloc,
+                                 &kept->request);
+    return kept;
+}
+
+/* Return: the code of attnd_control_decode(). */
+static int decode(struct attnd_client *client, Attnd__Request **request)
+{
+    struct attnd_control *control = client->service->control;
+    int code = 0;
+    struct attnd_kept *kept = control->received_bytes >= LARGE_BYTES
+                                  ? kept_new(client, ATTND_CONTROL_DECODE_BYTES, &code)
+                                  : NULL;
+
+    if (!kept)
+        return attnd_control_decode(control->received, control->received_bytes,
+                                    &control->request_alloc, request);
+    *request = kept->request;
+    return code;
+}
+
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
                           int *fds_count)
 {
@@ -119,36 +171,36 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
     }
     attnd_control_reset(client->service);
     control->received_bytes = (size_t)received;
-    return attnd_control_decode(control->received, (size_t)received, &control->request_alloc,
-                                request);
+    return decode(client, request);
 }
 
+/* It was good the first time, and took as much. */
 int attnd_control_keep(struct attnd_client *client)
 {
-    const struct attnd_control *control = client->service->control;
+    int code = 0;
 
-    client->again = malloc(control->received_bytes);
-    if (!client->again)
+    if (client->again)
+        return 0;
+    if (!kept_new(client, client->service->control->request_alloc.used_bytes, &code))
         return -ATTND_E_NO_MEMORY;
-    client->again_bytes = control->received_bytes;
-    memcpy(client->again, control->received, client->again_bytes);
+    assert(code == 0 && client->again->request);
     return 0;
 }
 
-int attnd_control_kept(struct attnd_client *client, Attnd__Request **request)
+const Attnd__Request *attnd_control_kept(const struct attnd_client *client)
 {
-    struct attnd_control *control = client->service->control;
-
-    attnd_control_reset(client->service);
-    return attnd_control_decode(client->again, client->again_bytes, &control->request_alloc,
-                                request);
+    return client->again->request;
 }
 
 void attnd_control_drop(struct attnd_client *client)
 {
+    client->again_done = 0;
+    if (!client->again)
+        return;
+    attnd_quota_refund(client->service, attnd_quota_payer(client), client->again_bytes);
     free(client->again);
     client->again = NULL;
-    client->again_done = 0;
+    client->again_bytes = 0;
 }
 
 /* Return: 0, or the code of the failure to send. */

@@ -36,7 +36,8 @@ void attnd_control_reset(struct attnd_service *service);
 
 #define ATTND_CONTROL_PAUSE 2 /* descriptors run low: look again in a while, and not before */
 
-/** attnd_control_receive() - one datagram of the client, decoded into the service's buffers
+/** attnd_control_receive() - one datagram of the client, decoded into the service's buffers, or one
+ * that is large into its own: then client->again is set, and the request can be served later
  * @request: NULL if its bytes are no request at all
  * @fds:     [ATTND_FDS_MAX], received with it
  * Return: the code of attnd_control_decode(); 1 there is none, or the client was ended;
@@ -44,11 +45,11 @@ void attnd_control_reset(struct attnd_service *service);
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
                           int *fds_count);
 
-/** attnd_control_keep() - the request that was received last, for ATTND_CALL_AGAIN. Return: 0;
- * -ATTND_E_NO_MEMORY. */
+/** attnd_control_keep() - the request that was received last, for ATTND_CALL_AGAIN. Return: 0 it is
+ * kept, now or before; -ATTND_E_NO_MEMORY. */
 int attnd_control_keep(struct attnd_client *client);
-/** attnd_control_kept() - decode it again. Return: as attnd_control_decode(). */
-int attnd_control_kept(struct attnd_client *client, Attnd__Request **request);
+/** attnd_control_kept() - the one that is kept. */
+const Attnd__Request *attnd_control_kept(const struct attnd_client *client);
 /** attnd_control_drop() - it is served. Harmless without one. */
 void attnd_control_drop(struct attnd_client *client);
 

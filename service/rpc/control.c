@@ -92,24 +92,28 @@ static int answer(struct attnd_client *client, const Attnd__Request *request, in
     if (code == 0)
         code = serve(&call);
     while (code == ATTND_CALL_AGAIN) {
-        if (client->again || attnd_control_keep(client) == 0)
+        if (attnd_control_keep(client) == 0)
             return ATTND_CONTROL_AGAIN;
         code = serve(&call); /* without memory to wait with */
     }
-    attnd_control_drop(client);
     if (code != ATTND_CALL_LATER)
         attnd_call_deliver(&call, code);
+    attnd_control_drop(client);
     return 0;
 }
 
-/* One that was begun. */
+/* One that was unpacked or begun. */
 static int go_on(struct attnd_client *client)
 {
-    Attnd__Request *request = NULL;
-    int rc = attnd_control_kept(client, &request);
+    attnd_control_reset(client->service);
+    return answer(client, attnd_control_kept(client), 0, NULL, 0);
+}
 
-    assert(rc == 0 && request); /* it was good the first time */
-    return answer(client, request, rc, NULL, 0);
+/* To unpack it took the piece: it is served behind others. */
+static int is_put_off(const struct attnd_client *client, int code, int fds_count)
+{
+    return client->again && code == 0 && fds_count == 0 &&
+           attnd_work_spent(&client->service->works);
 }
 
 int attnd_control_serve(struct attnd_client *client)
@@ -128,6 +132,8 @@ int attnd_control_serve(struct attnd_client *client)
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)
         return rc == ATTND_CONTROL_PAUSE ? rc : 0;
+    if (is_put_off(client, rc, fds_count))
+        return ATTND_CONTROL_AGAIN;
     if (request)
         rc = answer(client, request, rc, fds, fds_count);
     else

@@ -103,18 +103,22 @@ static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *sh
 
 /* ---- attaching ---- */
 
-/* Attaches and describes; undoes the first if the second fails. */
+/* What was attached just now; undoes that if it fails. */
+static int describe(struct attnd_call *call, uint32_t handle)
+{
+    const int rc = attnd_pool_describe(call, handle);
+
+    if (rc < 0)
+        attnd_client_detach(call->client, handle);
+    return rc;
+}
+
 static int attach(struct attnd_call *call, struct attnd_pool *pool, int writable)
 {
     uint32_t handle;
     int rc = attnd_client_attach(call->client, pool, writable, &handle, call->fault);
 
-    if (rc < 0)
-        return rc;
-    rc = attnd_pool_describe(call, handle);
-    if (rc < 0)
-        attnd_client_detach(call->client, handle);
-    return rc;
+    return rc < 0 ? rc : describe(call, handle);
 }
 
 /* The same when the worker has tried the memory. */
@@ -153,6 +157,21 @@ void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fau
 
 /* ---- the calls ---- */
 
+/* A large one is described behind others. The handle is the session's already, and nobody knows it.
+ */
+static int attach_maker(struct attnd_call *call, struct attnd_pool *pool)
+{
+    uint32_t handle;
+    int rc = attnd_client_attach(call->client, pool, 1, &handle, call->fault);
+
+    if (rc < 0)
+        return rc;
+    if (!attnd_work_spent(&call->service->works))
+        return describe(call, handle);
+    call->client->again_done = handle;
+    return ATTND_CALL_AGAIN;
+}
+
 static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
                   struct layout *layout)
 {
@@ -172,7 +191,7 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
         attnd_memory_unref(call->service, made);
     if (rc < 0)
         return rc;
-    rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
+    rc = waits ? attach_later(call, pool) : attach_maker(call, pool);
     attnd_pool_unref(call->service, pool);
     return rc;
 }
@@ -181,6 +200,9 @@ int attnd_call_pool_create(struct attnd_call *call)
 {
     struct attnd_heap_pool shape;
     struct layout layout = {0};
+
+    if (call->client->again_done)
+        return describe(call, call->client->again_done);
     int rc = attnd_pool_check_shape(call->request->pool_create, &shape, call->fault);
 
     if (rc == 0)

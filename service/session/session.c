@@ -186,6 +186,8 @@ void attnd_client_end(struct attnd_client *client)
     }
     client->state = ATTND_CLIENT_DYING;
     attnd_work_stop(&client->call);
+    attnd_quota_refund(client->service, attnd_quota_payer(client), client->again_bytes);
+    client->again_bytes = 0; /* it is freed with the client: a call of it may be under way */
     attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     attnd_client_hang_up(client);

@@ -165,6 +165,54 @@ static void one_that_waits_makes_up_for_what_another_had_at_once(void **state)
     assert_true(account[1].spent_ns + 2 * works.longest_ns >= had_ns);
 }
 
+static void one_that_comes_does_not_wait_for_what_another_had_at_once(void **state)
+{
+    (void)state;
+    do
+        serve_at_once();
+    while (account[0].spent_ns < 2 * account[1].spent_ns);
+    item[2].left = 1;
+    queue(2);
+    turns(1);
+    assert_int_equal(item[2].done, 1);
+}
+
+static void a_user_that_comes_does_not_wait_for_what_another_had_at_once(void **state)
+{
+    (void)state;
+    set_up(1); /* account 0 is user 1's, all others are user 2's */
+    queue(1);
+    for (int i = 0; i < 80; i++) {
+        item[0].left = 1;
+        attnd_work_begin(&works);
+        attnd_work_start(&works, &account[0], &item[0].work);
+    }
+    account[2].user = attnd_work_user(&works, 3);
+    item[2].left = 1;
+    queue(2);
+    turns(1);
+    assert_int_equal(item[2].done, 1);
+}
+
+/* The first one's piece leads to a part for another, which has had more. */
+static void one_whose_piece_led_to_anothers_is_not_passed_for_it(void **state)
+{
+    (void)state;
+    set_up(SESSIONS);
+    item[1].left = 1;
+    item[1].spin_ns = 2000000;
+    attnd_work_begin(&works);
+    attnd_work_start(&works, &account[1], &item[1].work);
+    item[1].left = 1;
+    item[1].spin_ns = 0;
+    item[0].starts = &item[1].work;
+    item[0].of = &account[1];
+    queue(0);
+    turns(1);
+    assert_int_equal(item[1].done, 2);
+    assert_true(account[0].user->floor_ns <= account[0].virtual_ns);
+}
+
 static int go_until_spent(struct attnd_work *work)
 {
     struct item *it = (struct item *)(void *)work;
@@ -333,6 +381,9 @@ int main(void)
         cmocka_unit_test(one_that_comes_after_a_rest_is_next_and_is_not_repaid),
         cmocka_unit_test(one_that_is_new_does_not_go_before_those_that_were_served_at_once),
         cmocka_unit_test(one_that_waits_makes_up_for_what_another_had_at_once),
+        cmocka_unit_test(one_that_comes_does_not_wait_for_what_another_had_at_once),
+        cmocka_unit_test(a_user_that_comes_does_not_wait_for_what_another_had_at_once),
+        cmocka_unit_test(one_whose_piece_led_to_anothers_is_not_passed_for_it),
         cmocka_unit_test(pieces_are_shorter_where_many_wait),
         cmocka_unit_test(a_turn_is_over_when_its_time_is),
         cmocka_unit_test(a_start_is_at_once_while_the_turn_has_time),
