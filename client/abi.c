@@ -2,8 +2,9 @@
  * abi.c - how this library lays out the structs of attnd.h, for callers that no compiler checks.
  *
  * An engine in C is compiled with the header; one in Python writes the structs down by hand. This
- * table is what it compares with before the first call. The offsets are the compiler's. Only the
- * list of fields is written by hand, and the package's test_layout compares it with the header.
+ * table is what it compares with before the first call. The offsets are the compiler's. The list
+ * of fields is written by hand, except for the variant's (options.def), and the package's
+ * test_layout compares it with the headers.
  */
 #include "client/attnd.h"
 #include "client/attnd_merge.h"
@@ -132,26 +133,9 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_variant_table, layer_stride),
     F(attnd_variant_table, offset_bytes),
     S(attnd_variant),
-    F(attnd_variant, size),
-    F(attnd_variant, flags),
-    F(attnd_variant, position_encoding),
-    F(attnd_variant, window_left),
-    F(attnd_variant, logits_soft_cap),
-    F(attnd_variant, rope_theta),
-    F(attnd_variant, rope_scale),
-    F(attnd_variant, rope_low_freq_factor),
-    F(attnd_variant, rope_high_freq_factor),
-    F(attnd_variant, rope_old_context),
-    F(attnd_variant, rope_dim),
-    F(attnd_variant, q_scale),
-    F(attnd_variant, k_scale),
-    F(attnd_variant, v_scale),
-    F(attnd_variant, fixed_split),
-    F(attnd_variant, chunk),
-    F(attnd_variant, sinks),
-    F(attnd_variant, mask),
-    F(attnd_variant, kv_scales),
-    F(attnd_variant, alibi_slopes),
+#define TABLE(name, field, member, elements, beside) F(attnd_variant, member),
+#define NUMBER(member) F(attnd_variant, member),
+#include "schemas/options.def"
     S(attnd_op),
     F(attnd_op, user_data),
     F(attnd_op, lane),

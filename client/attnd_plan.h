@@ -95,8 +95,8 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
                    const struct attnd_op *op);
 
 /* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
- * may shrink too. Query rows stay as they were set. One that shrinks a request into leading pages
- * that are read once for several (attnd --cascade) plans again, and waits for runs of the plan. */
+ * may shrink too. Query rows stay as they were set. An advance that shrinks a request into shared
+ * leading pages (attnd --cascade) plans again, and waits for runs of the plan. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */

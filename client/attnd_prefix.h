@@ -13,7 +13,7 @@
  *   attnd_pages_free()       the session's leases end. The tree keeps its own.
  *
  * Published pages outlive the session. They stay until the service needs room: then leaves go
- * before their parents, what was least recently used first, and what costs more to compute again
+ * before their parents, the least recently used first, and blocks that are costly to compute again
  * later. With `attnd --host-cache` they go to host memory, and a match brings them back: it
  * completes when they are there. A page that a session or a ticket holds never goes.
  * attnd_pages_alloc() does not fail while the tree can give up pages. The tree goes with its pool,

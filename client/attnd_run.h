@@ -58,11 +58,11 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
 
 /**
  * attnd_run_sync() - attnd_run() on lane 0, and wait for it
- * For an engine that has nothing in flight but what stands in front of this run on lane 0,
- * submitted with ATTND_SKIP_SUCCESS: completions of other operations are taken and dropped, except
- * for the first failure. Threads: the one that submits, which also waits. Blocks until the run has
- * ended. Return: 0; the code of the first operation that failed, or as attnd_run() and
- * attnd_wait(), with the rest in attnd_last_fault().
+ * For an engine whose only other operations in flight stand in front of this run on lane 0,
+ * submitted with ATTND_SKIP_SUCCESS. Their completions are taken and dropped, except for the first
+ * failure. Threads: the submitting one, which also waits. Blocks until the run has ended. Return:
+ * 0; the code of the first operation that failed, or as attnd_run() and attnd_wait(), with the rest
+ * in attnd_last_fault().
  */
 int attnd_run_sync(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args);
 

@@ -54,14 +54,13 @@ struct attnd_info {
  *
  * The default socket is $ATTND_SOCKET, if that is set and not empty. Else it is
  * $XDG_RUNTIME_DIR/attnd/attnd.sock of a user other than root, if that variable is set and the file
- * is there or /run/attnd/attnd.sock is not. Else it is the system's, /run/attnd/attnd.sock.
- * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
+ * is there or /run/attnd/attnd.sock is not. Else it is the system's, /run/attnd/attnd.sock. Blocks
+ * for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
  * -ATTND_E_DISCONNECTED (field socket, value errno) nobody answers there; -ATTND_E_PERMISSION
  * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
- * there than is expected (limit);
- * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
- * sessions: as many as it takes, or takes of one process); -ATTND_E_INVALID (executor, reserved);
- * -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
+ * there than is expected (limit); -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's
+ * path of over 107 bytes, or sessions: the service, or this process, has as many as it may);
+ * -ATTND_E_INVALID (executor, reserved); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
 

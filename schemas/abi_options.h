@@ -39,22 +39,11 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
 }
 
 /* Options that a batch may ask for, as a set of bits: of a batch what it asks for, of a worker what
- * it executes. Numbers are appended. */
-#define ATTND_OPTION_WINDOW 0x1u
-#define ATTND_OPTION_SOFT_CAP 0x2u
-#define ATTND_OPTION_ALIBI 0x4u
-#define ATTND_OPTION_ROPE 0x8u         /* of q and k when they are used */
-#define ATTND_OPTION_ROPE_APPEND 0x10u /* of k when it is appended, of q when it is used */
-#define ATTND_OPTION_SINKS 0x20u
-#define ATTND_OPTION_MASK 0x40u
-#define ATTND_OPTION_SCALES 0x80u /* q_scale, k_scale or v_scale is not 1 */
-#define ATTND_OPTION_FIXED_SPLIT 0x100u
-#define ATTND_OPTION_DIMS_192_128 0x200u /* a pool's: dim_qk 192, dim_vo 128 */
+ * it executes. Those of a variant are in options.def; these are of a pool. */
+#include "schemas/options.def"
+#define ATTND_OPTION_DIMS_192_128 0x200u /* dim_qk 192, dim_vo 128 */
 #define ATTND_OPTION_DIMS_576_512 0x400u
-#define ATTND_OPTION_HEAD_SCALES 0x800u   /* of K and of V, one a head */
-#define ATTND_OPTION_DIMS_FP8 0x1000u     /* DIMS_* of pools of fp8 too */
-#define ATTND_OPTION_ALIBI_SLOPES 0x2000u /* of the caller, beside ALIBI */
-#define ATTND_OPTION_CHUNK 0x4000u
+#define ATTND_OPTION_DIMS_FP8 0x1000u /* DIMS_* of pools of fp8 too */
 /* In attnd_entry.window: a row sees keys of its own chunk of so many, as the other bits say. */
 #define ATTND_ENTRY_CHUNK 0x80000000u
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */

@@ -27,7 +27,7 @@ static inline int64_t attnd_fault_float(float value)
 enum attnd_table {
     ATTND_TABLE_MASK,
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements) ATTND_TABLE_##name,
+#define TABLE(name, field, member, elements, beside) ATTND_TABLE_##name,
 #include "schemas/options.def"
     ATTND_TABLES
 };

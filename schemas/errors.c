@@ -79,8 +79,11 @@ static int field_is_float(uint32_t field)
 
 static int field_is_option(uint32_t field)
 {
-    return (field >= ATTND_F_VARIANT && field <= ATTND_F_MASK) || field == ATTND_F_KV_SCALES ||
-           field == ATTND_F_ALIBI_SLOPES || field == ATTND_F_CHUNK;
+#define OPTION(name, member, value)                                                                \
+    if (field == ATTND_F_##member)                                                                 \
+        return 1;
+#include "schemas/options.def"
+    return field >= ATTND_F_VARIANT && field <= ATTND_F_MASK;
 }
 
 static int field_is_array(uint32_t field)

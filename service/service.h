@@ -47,12 +47,13 @@ enum attnd_quota_kind {
 };
 
 /* A value in force, and whether it is "default", "file", "command line" or "service manager". */
+#define ATTND_OPTION_TEXT_BYTES 256u
 struct attnd_setting {
     const char *name, *origin;
     char value[112];
+    char text[ATTND_OPTION_TEXT_BYTES]; /* what the file says; the option may point to it */
 };
 #define ATTND_SETTINGS_MAX 40u
-#define ATTND_OPTION_TEXT_BYTES 256u
 
 /* Another service, from which pages may be claimed. */
 struct attnd_peer_option {
@@ -102,8 +103,6 @@ struct attnd_options {
     int check_config; /* print the settings and leave */
     struct attnd_setting settings[ATTND_SETTINGS_MAX];
     uint32_t settings_count;
-    /* Where worker_path and modules point if the file names them. */
-    char worker_text[ATTND_OPTION_TEXT_BYTES], modules_text[ATTND_OPTION_TEXT_BYTES];
 };
 
 /* Counts of work: of one session, or of all that there were. */

@@ -70,7 +70,7 @@ struct attnd_cpu_run {
     struct attnd_variant variant; /* a copy */
     /* Tables of the variant, the layer's part: float [elements]; NULL: the batch has none. */
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements) const float *member;
+#define TABLE(name, field, member, elements, beside) const float *member;
 #include "schemas/options.def"
     const uint8_t *mask;        /* NULL: none */
     const uint32_t *mask_begin; /* [entries] bytes from there */

@@ -46,7 +46,7 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
 
     run->options = options;
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements) run->member = NULL;
+#define TABLE(name, field, member, elements, beside) run->member = NULL;
 #include "schemas/options.def"
     if (options == 0)
         return 0;
@@ -54,7 +54,7 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
         return -ATTND_E_UNSUPPORTED;
     run->variant = *(const struct attnd_variant *)(const void *)(run->plan + 1);
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements)                                                       \
+#define TABLE(name, field, member, elements, beside)                                               \
     if (options & ATTND_OPTION_##name &&                                                           \
         !(run->member = open_table(backend, &run->variant.member, layer)))                         \
         return -ATTND_E_UNKNOWN;

@@ -18,7 +18,7 @@ NVFLAGS_OTHERS := $(foreach arch,$(CUDA_OTHERS),-gencode=arch=compute_$(arch),co
                   $(if $(filter 80,$(CUDA_OTHERS)),-gencode=arch=compute_80$(comma)code=compute_80)
 # What a module is made of, and a name for just that: it belongs to workers of these sources.
 MODULE_SOURCES := persistent/cuda/worker/variant.cu $(wildcard persistent/cuda/*/*.cuh) \
-                  persistent/position.h persistent/visible.h $(wildcard schemas/*.h)
+                  persistent/position.h persistent/visible.h $(wildcard schemas/*.h schemas/*.def)
 MODULE_NAME = $$(cat $(MODULE_SOURCES) | sha256sum | cut -c1-16)
 CUDA_SOURCES_H := $(BUILD)/gen/persistent/cuda/host/sources.h
 

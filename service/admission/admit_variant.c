@@ -94,7 +94,6 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
     if (variant->position_encoding == ATTND_POSITION_ROPE) {
         const int appends = variant->flags & ATTND_VARIANT_ROPE_APPEND;
         *options |= appends ? ATTND_OPTION_ROPE_APPEND : ATTND_OPTION_ROPE;
-        variant->alibi_slopes.memory = 0;
         return check_rope(variant, dim, fault);
     }
     if (variant->flags & ATTND_VARIANT_ROPE_APPEND)
@@ -102,8 +101,6 @@ static int check_position(struct attnd_variant *variant, uint32_t dim, uint32_t 
                                variant->flags & ~ATTND_VARIANT_ROPE_APPEND);
     if (variant->position_encoding == ATTND_POSITION_ALIBI)
         *options |= ATTND_OPTION_ALIBI;
-    else
-        variant->alibi_slopes.memory = 0;
     variant->rope_theta = variant->rope_scale = 0.0f;
     variant->rope_low_freq_factor = variant->rope_high_freq_factor = 0.0f;
     variant->rope_old_context = variant->rope_dim = 0;
@@ -137,12 +134,15 @@ static int check_table(struct attnd_variant_table *table, enum attnd_field field
     return 0;
 }
 
+/* A table without the options that it goes with is not read. */
 static int check_tables(struct attnd_variant *variant, uint32_t *options, struct attnd_fault *fault)
 {
     int code = 0;
 
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements)                                                       \
+#define TABLE(name, field, member, elements, beside)                                               \
+    if ((*options & (beside)) != (beside))                                                         \
+        variant->member.memory = 0;                                                                \
     if (!code)                                                                                     \
         code = check_table(&variant->member, ATTND_F_##field, ATTND_OPTION_##name, options, fault);
 #include "schemas/options.def"

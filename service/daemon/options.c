@@ -249,14 +249,6 @@ int attnd_options_command(int argc, char **argv, struct attnd_options *options)
                : -ATTND_E_INVALID;
 }
 
-/* Where the text of a file stays, of an option that points to its own. NULL: it does not. */
-static char *text_of(struct attnd_options *options, int key)
-{
-    if (key == KEY_WORKER)
-        return options->worker_text;
-    return key == KEY_MODULES ? options->modules_text : NULL;
-}
-
 int attnd_options_take(struct attnd_options *options, const char *name, const char *value)
 {
     struct argp_state state = {.root_argp = &parser,
@@ -278,13 +270,11 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
                        : -ATTND_E_UNKNOWN;
         return strcmp(value, "no") == 0 ? 0 : -ATTND_E_INVALID;
     }
-    char *kept = text_of(options, option->key);
-    if (kept) {
-        if (strlen(value) >= ATTND_OPTION_TEXT_BYTES)
-            return -ATTND_E_INVALID;
-        value = memcpy(kept, value, strlen(value) + 1);
-    }
-    return take(&state, option->key, (char *)(uintptr_t)value, origin_file) ? 0 : -ATTND_E_UNKNOWN;
+    if (strlen(value) >= ATTND_OPTION_TEXT_BYTES)
+        return -ATTND_E_INVALID;
+    char *kept = setting_of(options, option->key)->text; /* some options point to their text */
+    memcpy(kept, value, strlen(value) + 1);
+    return take(&state, option->key, kept, origin_file) ? 0 : -ATTND_E_UNKNOWN;
 }
 
 static int is_default(struct attnd_options *options, int key)

@@ -63,7 +63,7 @@ static void copy_front(const struct copy *copy, const struct attnd_client *clien
     memcpy(&variant, copy->from + sizeof(*copy->shape), sizeof(variant));
     variant.mask.memory = handle_of(client, object->tables[ATTND_TABLE_MASK]);
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements)                                                       \
+#define TABLE(name, field, member, elements, beside)                                               \
     variant.member.memory = handle_of(client, object->tables[ATTND_TABLE_##name]);
 #include "schemas/options.def"
     memcpy(copy->to + sizeof(*copy->shape), &variant, sizeof(variant));

@@ -63,7 +63,7 @@ static int resolve_floats(const struct attnd_client *client, const struct attnd_
     int rc = 0;
 
 #define OPTION(name, field, value)
-#define TABLE(name, field, member, elements)                                                       \
+#define TABLE(name, field, member, elements, beside)                                               \
     if (rc == 0 && batch->options & ATTND_OPTION_##name)                                           \
         rc = resolve_table(                                                                        \
             client, &batch->variant.member,                                                        \

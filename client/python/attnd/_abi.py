@@ -8,6 +8,8 @@ that is newer may know more fields at the end of a struct that begins with its s
 
 import ctypes as c
 
+from . import _options
+
 u8, u16, u32, u64, i32, i64 = c.c_uint8, c.c_uint16, c.c_uint32, c.c_uint64, c.c_int32, c.c_int64
 
 FOREVER = (1 << 64) - 1
@@ -80,14 +82,7 @@ Level = _struct(
 )  # fmt: skip
 Strides = _struct("attnd_strides", row=i64, head=i64)
 Table = _struct("attnd_variant_table", memory=u32, layer_stride=u32, offset_bytes=u64)
-Variant = _struct(
-    "attnd_variant",
-    size=u32, flags=u32, position_encoding=u32, window_left=i32, logits_soft_cap=c.c_float,
-    rope_theta=c.c_float, rope_scale=c.c_float, rope_low_freq_factor=c.c_float,
-    rope_high_freq_factor=c.c_float, rope_old_context=u32, rope_dim=u32, q_scale=c.c_float,
-    k_scale=c.c_float, v_scale=c.c_float, fixed_split=u32, chunk=u32, sinks=Table, mask=Table,
-    kv_scales=Table, alibi_slopes=Table,
-)  # fmt: skip
+Variant = _struct("attnd_variant", **_options.members(Table))
 Batch = _struct(
     "attnd_batch",
     size=u32, levels=u32, heads_q=u32, dtype=u32, flags=u32, reserve_pages=u32, sm_scale=c.c_float,

@@ -1,6 +1,6 @@
 """What plan() is told beside page tables and tables of floats, converted and held against the pool.
 
-The options come as one tuple, in the order of OPTIONS and then of `_variant.PLAIN`. So plan() can
+The options come as one tuple, in the order of OPTIONS and then of `_options.NUMBERS`. So plan() can
 ask cheaply whether it is told the same as before.
 """
 

@@ -10,55 +10,19 @@ import ctypes as c
 import numpy
 
 from . import _abi, _convert
+from ._options import NUMBERS, POSITIONS, TABLES
 from .memory import copy, describe, host_array, refuse_gradient
 
-_POSITIONS = {"NONE": 0, "ALIBI": 1, "ROPE_LLAMA": 2}
-
-
-def _real(low):
-    return lambda name, x: _convert.real(name, x, low)
-
-
-def _integer(low):
-    return lambda name, x: _convert.integer(name, x, low, _convert.I32)
-
-
-def _position(name, x):
-    return _POSITIONS[_convert.choice(name, x, tuple(_POSITIONS))]
-
-
-def _window(name, x):
-    return -1 if x is None else _convert.integer(name, x, -1, _convert.I32)
-
-
-# The options of plan() that are no tables, in the order in which it hands them on: what each is
-# called there and in struct attnd_variant, and what converts it. None: it is not given. A number of
-# struct attnd_variant that is 0 is absent, so where 0 means something it goes as scale() says.
-_OPTIONS = (
-    ("window_left", "window_left", _window),
-    ("logits_soft_cap", "logits_soft_cap", _real(0.0)),
-    ("pos_encoding_mode", "position_encoding", _position),
-    ("rope_scale", "rope_scale", _real(_convert.FLOAT_MIN)),
-    ("rope_theta", "rope_theta", _real(_convert.FLOAT_MIN)),
-    ("rope_low_freq_factor", "rope_low_freq_factor", _convert.scale),
-    ("rope_high_freq_factor", "rope_high_freq_factor", _convert.scale),
-    ("rope_old_context", "rope_old_context", _integer(1)),
-    ("rope_dim", "rope_dim", _integer(2)),
-    ("rope_append", "flags", _convert.flag),
-    ("q_scale", "q_scale", _convert.scale),
-    ("k_scale", "k_scale", _convert.scale),
-    ("v_scale", "v_scale", _convert.scale),
-    ("fixed_split_size", "fixed_split", _integer(1)),
-    ("attention_chunk_size", "chunk", _integer(1)),
-)
-PLAIN = (-1, None, "NONE", *[None] * 6, False, *[None] * 5)
-
-
 def numbers_of(said):
-    """{field: value} of the options that are given, as struct attnd_variant has them."""
-    given = [(*option, x) for option, x, plain in zip(_OPTIONS, said, PLAIN) if x is not plain]
+    """{field: value} of the options that are given, as struct attnd_variant has them. @said: in the
+    order of NUMBERS."""
+    given = [
+        (name, field, convert, x)
+        for (name, field, _, plain, convert), x in zip(NUMBERS, said)
+        if x is not plain
+    ]
     numbers = {field: convert(name, x) for name, field, convert, x in given}
-    rotated = numbers.get("position_encoding") == _POSITIONS["ROPE_LLAMA"]
+    rotated = numbers.get("position_encoding") == POSITIONS["ROPE_LLAMA"]
     for name, field, _, _ in given:
         if name.startswith("rope_") and numbers[field] and not rotated:
             raise ValueError(f"{name} goes with pos_encoding_mode ROPE_LLAMA, which is not given")
@@ -67,25 +31,22 @@ def numbers_of(said):
     return numbers
 
 
-def variant_of(pool, num_heads, numbers, sinks, kv_scales, alibi_slopes, mask):
-    """(struct attnd_variant or None, what keeps its tables) of numbers_of(); @mask: what mask_of()
-    gave, or None."""
+def variant_of(pool, num_heads, numbers, tables, mask):
+    """(struct attnd_variant or None, what keeps its tables) of numbers_of(); @tables: in the order
+    of TABLES, None where one is not given; @mask: what mask_of() gave, or None."""
     given = any(x for field, x in numbers.items() if field != "window_left")
     window = numbers.get("window_left", -1)
-    tables = sinks, kv_scales, alibi_slopes, mask
-    if window < 0 and not given and all(table is None for table in tables):
+    if window < 0 and not given and mask is None and all(table is None for table in tables):
         return None, None
-    if alibi_slopes is not None and numbers.get("position_encoding") != _POSITIONS["ALIBI"]:
-        raise ValueError("alibi_slopes go with pos_encoding_mode ALIBI, which is not given")
+    said = [(*row, table) for row, table in zip(TABLES, tables) if table is not None]
+    for name, _, beside, _ in said:
+        if beside and numbers.get("position_encoding") != POSITIONS[beside]:
+            raise ValueError(f"{name} go with pos_encoding_mode {beside}, which is not given")
     variant, kept = _abi.Variant(**{"window_left": -1, **numbers}), []
-    for name, table, shape in (
-        ("sinks", sinks, (num_heads,)), ("kv_scales", kv_scales, (2, pool.num_kv_heads)),
-        ("alibi_slopes", alibi_slopes, (num_heads,)),
-    ):  # fmt: skip
-        if table is not None:
-            where, keep = _table(pool, name, table, shape)
-            setattr(variant, name, where)
-            kept.append(keep)
+    for name, shape, _, table in said:
+        where, keep = _table(pool, name, table, shape(num_heads, pool.num_kv_heads))
+        setattr(variant, name, where)
+        kept.append(keep)
     if mask is not None:
         memory, offset, keep = mask
         variant.mask = _abi.Table(memory=memory, offset_bytes=offset)

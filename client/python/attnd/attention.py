@@ -208,10 +208,10 @@ class BatchAttention(OnStream):
         options = (
             num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type,
             kv_data_type, causal, natural_lse, shared_pages, wait, sm_scale, reserve_pages,
-            q_strides, out_strides, lse_strides, k_strides, v_strides, window_left,
-            logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, rope_low_freq_factor,
-            rope_high_freq_factor, rope_old_context, rope_dim, rope_append, q_scale, k_scale,
-            v_scale, fixed_split_size, attention_chunk_size,
+            q_strides, out_strides, lse_strides, k_strides, v_strides, rope_append,
+            pos_encoding_mode, window_left, logits_soft_cap, rope_theta, rope_scale,
+            rope_low_freq_factor, rope_high_freq_factor, rope_old_context, rope_dim, q_scale,
+            k_scale, v_scale, fixed_split_size, attention_chunk_size,
         )  # fmt: skip
         masked = custom_mask is not None or packed_custom_mask is not None
         said = self._said
@@ -228,7 +228,7 @@ class BatchAttention(OnStream):
             csr_here = (_csr.array_of(kept[-1][i]) for i in (0, 1, 3))
             mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
         variant, kept_tables = variant_of(
-            self.pool, said.heads, said.numbers, sinks, kv_scales, alibi_slopes, mask
+            self.pool, said.heads, said.numbers, (sinks, kv_scales, alibi_slopes), mask
         )
         self._fill_batch(said, variant, starts)
         wait = said.wait or self.pool.device == "cuda"
