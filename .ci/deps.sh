@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs what the build (demo), the bundle for a GPU (bundle), or build, lint and tests (check) need
-# from Debian's packages, and says so first. Nothing is installed when nothing is missing.
+# from Debian's packages, and says so first. Nothing is installed when nothing is missing. Of ruff
+# Debian 12 has no package: check puts it into build/lint from PyPI, and goes on where that fails.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
        libncurses-dev libinih-dev)
 # UCX and libcrypto are for attnd-mover, which a build leaves out where they are not.
 check=("${build[@]}" libucx-dev libssl-dev iproute2 clang clang-format clang-tidy cppcheck libcmocka-dev git g++
-       libclang-rt-14-dev pkg-config python3 python3-numpy python3-hypothesis spin scdoc
+       libclang-rt-14-dev pkg-config python3 python3-venv python3-numpy python3-hypothesis spin scdoc
        abigail-tools zsh)
 bundle=("${build[@]}" libcmocka-dev git)
 python=(python3 python3-venv python3-pip)
@@ -37,11 +39,26 @@ has() {
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
+install_ruff() {
+    type -P ruff >/dev/null && return
+    [ -x build/lint/bin/ruff ] && return
+    echo 'deps: installing ruff 0.17.6 from PyPI into build/lint'
+    local folder=build/lint python
+    for python in python3 /usr/bin/python3; do # one that is built by hand may lack ensurepip
+        "$python" -m venv --clear $folder 2>/dev/null &&
+            $folder/bin/pip install --quiet --disable-pip-version-check ruff==0.17.6 && return
+    done
+    echo 'deps: ruff could not be installed: Python will only be compiled' >&2
+}
+
 missing=()
 for package in "${wanted[@]}"; do
     has "$package" || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+if [ ${#missing[@]} -eq 0 ]; then
+    [ "${1:-check}" != check ] || install_ruff
+    exit 0
+fi
 
 install="apt-get install -y --no-install-recommends ${missing[*]}"
 if [ "$(id -u)" -eq 0 ]; then
@@ -56,3 +73,4 @@ fi
 echo "deps: installing ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive $install
+[ "${1:-check}" != check ] || install_ruff

@@ -75,8 +75,9 @@ printf '%s\n' "${units[@]}" | xargs -P2 -n1 sh -c \
     'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}") $warnings -Xclang -analyzer-config -Xclang max-nodes=$nodes"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
-# Debian 12 has no package of it: pip install ruff.
+# Debian 12 has no package of it: .ci/deps.sh puts it into build/lint.
 step 'ruff'
+PATH=$PATH:$PWD/build/lint/bin
 mapfile -t modules < <(git ls-files '*.py')
 if command -v ruff >/dev/null; then
     ruff check --quiet --no-cache --config .ci/ruff.toml "${modules[@]}" || fail 'ruff'

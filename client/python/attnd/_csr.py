@@ -2,6 +2,7 @@
 of the call before."""
 
 import ctypes as c
+import struct
 import weakref
 
 import numpy
@@ -104,8 +105,8 @@ def advanced(kv_len, page_indptr, page_indices, entries):
 def named_again(csr, kept):
     """What the arrays of one level are known by, if they were named where they are and may be so
     again: references to them, a function that asks whether nothing but their values has changed,
-    and what that wants to know. An array of numpy stays where it is while something refers to it; a
-    tensor of PyTorch can be given other storage. None otherwise."""
+    and what that wants to know. An array of numpy can be given other strides, bytes or another type
+    in place, and a tensor of PyTorch other storage. None otherwise."""
     if len(csr) != 1 or not all(x is ints[2] for x, ints in zip(csr[0], kept[0])):
         return None
     of_numpy = {type(x) is numpy.ndarray for x in csr[0]}
@@ -113,18 +114,33 @@ def named_again(csr, kept):
         return None
     references = tuple(map(weakref.ref, csr[0]))
     if of_numpy.pop():
-        return references, same_arrays, tuple(ints[1] for ints in kept[0])
+        cells = tuple(_cell(ints[2], ints[0]) for ints in kept[0])
+        if None in cells:
+            return None
+        lengths = tuple(ints[1] for ints in kept[0])
+        return references, same_arrays, (lengths, cells, tuple(cell.raw for cell in cells))
     places = tuple((*ints[:2], x.dtype) for x, ints in zip(csr[0], kept[0]))
     (qo_at, entries, _), (kv_at, _, _), *_ = places
     ends = (c.c_int32.from_address(at + 4 * (entries - 1)) for at in (qo_at, kv_at))
     return references, same_tensors, (*places, *ends)  # looked at only while the tensors are there
 
 
-def same_arrays(qo, kv, indices, last, lengths, rows):
-    """Whether arrays of numpy are still of int32 and as long, and say as many rows."""
+def _cell(x, address):
+    """The fields of an array of numpy beside its values and lengths, as they are now (`raw`): of
+    PyArrayObject in numpy's ABI, data, nd, dimensions, strides, base, descr and flags. To look at
+    them one by one takes as long as a call of the library. Only while x is there. None where they
+    are not laid out so."""
+    cell = (c.c_char * 52).from_address(id(x) + object.__basicsize__)
+    data, dimensions = struct.unpack_from("Pi", cell)
+    return cell if (data, dimensions) == (address, 1) and x.dtype is _INT32 else None
+
+
+def same_arrays(qo, kv, indices, last, known, rows):
+    """Whether arrays of numpy are as they were but for their values, and say as many rows."""
+    lengths, (of_qo, of_kv, of_indices, of_last), before = known
     return (
-        (qo.size, kv.size, indices.size, last.size) == lengths
-        and qo.dtype is kv.dtype is indices.dtype is last.dtype is _INT32
+        (of_qo.raw, of_kv.raw, of_indices.raw, of_last.raw) == before
+        and (qo.size, kv.size, indices.size, last.size) == lengths
         and qo.item(-1) == rows and 0 <= kv.item(-1) <= lengths[2]
     )  # fmt: skip
 

@@ -3,7 +3,8 @@
 A wheel carries the libraries in `attnd/lib`, together with the protobuf-c library that they need.
 $ATTND_LIBRARY_PATH names another folder to look in first, for instance the `build` of a checkout.
 Last comes the loader's own path, for a library that `make install` put there. Calls of a library
-that ctypes.CDLL loads let go of the interpreter's lock, so threads run while one waits.
+that ctypes.CDLL loads let go of the interpreter's lock, so threads run while one waits. Calls that
+each step makes and that never wait keep it: to get it back takes as long as they do.
 """
 
 import ctypes as c
@@ -142,9 +143,11 @@ lib = _declare(_load_attnd(), _PROTOTYPES)
 _abi.check(_table(lib))
 # What each step calls. To convert arguments by declared types takes as long as such a call: these
 # have none, and are given pointers, int and what ctypes knows the size of.
-plan_set, plan_advance, append, run, wait = (
-    lib[f"attnd_{name}"] for name in ("plan_set", "plan_advance", "append", "run", "wait")
+_at_once = c.PyDLL(lib._name, handle=lib._handle)
+plan_set, plan_advance, append, run = (
+    _at_once[f"attnd_{name}"] for name in ("plan_set", "plan_advance", "append", "run")
 )
+wait = lib["attnd_wait"]
 
 
 @functools.cache

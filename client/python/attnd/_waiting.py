@@ -70,11 +70,11 @@ class Operation:
         """May be interrupted by a signal's exception, and called again."""
         refusal = self.refusal
         if not self.done:
-            before = refusal.failure if refusal is not None else None
-            self.error = failure if before is None else before
-            self.keep, self.done = None, True
-            if before is not None:
+            if refusal is not None and refusal.failure is not None:
+                self.error, self.keep, self.done = refusal.failure, None, True
                 refusal.failure = None
+            else:
+                self.error, self.keep, self.done = failure, None, True
         if self.gate is not None:
             self._open()
         if self.callbacks:
@@ -182,14 +182,11 @@ class Waiting:
             self._pending.pop(number, None)  # who only listens is told nothing more
 
     def _sleep(self, native, timeout):
-        in_library = _IN_LIBRARY
-        if timeout is not None:
-            in_library = c.c_uint64(int(min(timeout * 1e9, in_library.value)))
-        if not self._collect(native, in_library):
-            if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
-                return
-            self._poll.poll(None if timeout is None else min(max(timeout * 1000, 0.001), _POLL_MS))
-            self._collect(native, _AT_ONCE)
+        """After a first look that found nothing."""
+        if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
+            return
+        self._poll.poll(None if timeout is None else min(max(timeout * 1000, 0.001), _POLL_MS))
+        self._collect(native, _AT_ONCE)
 
     def _take_lead(self, lead):
         """Whether the thread of @lead collects now. A lead that a signal's exception left behind is
@@ -222,7 +219,11 @@ class Waiting:
         try:
             leads = self._take_lead(lead)
             if leads and (operation is None or not operation.done):
-                self._sleep(native, timeout)
+                in_library = _IN_LIBRARY
+                if timeout is not None:
+                    in_library = c.c_uint64(int(min(timeout * 1e9, in_library.value)))
+                if not self._collect(native, in_library):
+                    self._sleep(native, timeout)
         finally:
             if self._give_lead(lead) and (self._followers or self._loops):
                 self._hand_over()

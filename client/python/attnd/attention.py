@@ -29,6 +29,7 @@ from ._variant import mask_of, variant_of
 from ._waiting import Operation, Refusal
 from .errors import Error, NoMemory, NoSpace, checked
 from .memory import Tensor
+from .pool import KVCache
 
 if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides
@@ -393,22 +394,33 @@ class BatchAttention(OnStream):
         kv_cache: a layer's number, PagePool.kv_cache(layer), or tensors at its place. lse: None,
         True, or a float32 tensor [rows, num_qo_heads]; base 2. Return: (out, lse). On a GPU q is
         used and out is written in the order of @stream (the current one)."""
-        self._native("run")
-        layer = self.pool.layer_of(kv_cache)
+        session, pool = self.session, self.pool
+        if (
+            session is None or session.left() or self._now is None
+            or self._refusal.failure is not None
+        ):  # fmt: skip
+            self._native("run")
+        if type(kv_cache) is KVCache and kv_cache.pool is pool:
+            layer = kv_cache.layer
+        else:
+            layer = pool.layer_of(kv_cache)
         if lse is not None and isinstance(lse, (bool, numpy.bool_)):
             lse = True if lse else None
-        if stream is not None and self.pool.device != "cuda":
+        on_stream = pool.device == "cuda"
+        if stream is not None and not on_stream:
             raise ValueError(f"stream is {stream}; the pool is on the host")
         with self._one:
-            if self.pool.device == "cuda":
+            if on_stream:
                 return self._run_on_stream(layer, q, out, lse, stream)
             operation, out, lse, back = self._submit(layer, q, out, lse, 0)
-            self.session._wait(operation, None)
+            session._wait(operation, None)
             if operation.error is not None:
                 raise operation.error
-            if self._now is not None and self._now.before is not None:  # it is known now
-                self._forget(_planned.forget_before(self._now))
-            self._tensors.bring_back(back)
+            now, tensors = self._now, self._tensors
+            if now is not None and now.before is not None:  # it is known now
+                self._forget(_planned.forget_before(now))
+            if back or tensors.staged:
+                tensors.bring_back(back)
             return out, lse
 
     def submit(
@@ -501,13 +513,16 @@ class BatchAttention(OnStream):
             and before[2]() is out is not None
             and (lse is None if before[3] is None else before[3]() is lse is not None)
         ):  # fmt: skip
-            tensors.kept += (q, out, lse)
+            keep = self, q, out, lse, tensors.kept
         else:
             out, lse, back = self._fill_all(q, out, lse)
-        args.layer, self._op.timeout_us = layer, timeout_us
-        operation = Operation(self.session, "run", (self, tensors.kept), self._refusal)
-        self.session.submit(_library.run, self._now.plan, *self._run_refs, operation, self._op)
-        tensors.kept = []
+            keep = self, tensors.kept
+        session, op = self.session, self._op
+        args.layer, op.timeout_us = layer, timeout_us
+        operation = Operation(session, "run", keep, self._refusal)
+        session.submit(_library.run, self._now.plan, *self._run_refs, operation, op)
+        if tensors.kept:
+            tensors.kept = []
         return operation, out, lse, back
 
     def _fill_all(self, q, out, lse):

@@ -254,13 +254,17 @@ class Session(Waiting):
         """Submit by @function, with pointers to its arguments and to @op; waits while the ring is
         full. An @operation is told its end by its number; without one, failures go to whatever
         listens at op.user_data."""
-        native = self.native()
+        native = self._native
+        if native is None or native._as_parameter_ is None or self._forks != _forks:
+            native = self.native()  # says which of the two it is
         with self._submitting:
             if operation is not None:
-                op.user_data = operation.number = next(self._numbers)
-                self._pending[operation.number] = operation
-            while (code := function(native._as_parameter_, plan, args, op_ref)) == _FULL:
+                op.user_data = operation.number = number = next(self._numbers)
+                self._pending[number] = operation
+            code = function(native._as_parameter_, plan, args, op_ref)
+            while code == _FULL:
                 self._lead(None, 0.001)
+                code = function(native._as_parameter_, plan, args, op_ref)
             if code < 0:
                 if operation is not None:
                     self.forget(operation.number)

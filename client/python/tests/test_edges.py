@@ -5,6 +5,7 @@ import gc
 import inspect
 import os
 import unittest
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -157,6 +158,35 @@ class EndsTest(ReportedTest):
         gc.collect()
         with self.assertRaises(attnd.NoSpace):  # all of its pages are leased still
             other.alloc_pages(1)
+
+    def test_arrays_that_are_changed_in_place_are_read_as_they_are(self):
+        """What numpy lets one do to an array that plan() has been given before."""
+        many, others = (np.array(x, np.int32) for x in ([5, 2, 9, 3], [1, 7, 4]))
+        q = self.q(1)
+
+        def strides(indices):
+            indices.strides = (8,)
+
+        def data(indices):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # numpy says that it is not to be done
+                indices.data = others[:2].data
+
+        def state(indices):
+            indices.__setstate__((1, (2,), np.dtype(np.int32), False, others[1:].tobytes()))
+
+        starts, last = np.array([0, 2], np.int32), np.array([4], np.int32)
+        for change, now in ((strides, [5, 9]), (data, [1, 7]), (state, [7, 4])):
+            with self.subTest(change=change.__name__):
+                indices = many[:2] if change is strides else many[:2].copy()
+                rows = np.array([0, 1], np.int32)
+                for wanted in ([5, 2], now):
+                    for _ in range(2):
+                        self.attention.plan(rows, starts, indices, last, HEADS, causal=True)
+                        o, _ = self.attention.run(q, 0)
+                        self.close_to(o, self.wanted(q, wanted, 12))
+                    if wanted is not now:
+                        change(indices)
 
     def test_tensors_that_are_gone_are_not_those_that_are_not_given(self):
         self.attention.plan(*THREE, HEADS, causal=True, wait=True)
