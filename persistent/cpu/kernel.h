@@ -50,6 +50,16 @@ struct attnd_kv_block {
     ptrdiff_t k_head, v_head;
 };
 
+/* Memory of K, or of V, that decode asks for while it computes: of each key a run of bytes from the
+ * way @head on. */
+struct attnd_ahead {
+    const uint8_t *const *key; /* [count] as attnd_keys has them */
+    uint32_t count;            /* at least 1 */
+    ptrdiff_t head;
+    size_t at; /* bytes of the first run that are behind */
+    size_t run_bytes;
+};
+
 /* Where prefill keeps a block in the form its inner loop wants. */
 struct attnd_panel {
     float *k; /* [dim][ATTND_KEYS_BLOCK], transposed */
@@ -69,10 +79,16 @@ struct attnd_kernel {
     /* sum[i] += weight * part[i] */
     void (*blend)(float *sum, const float *part, uint32_t count, float weight);
 
-    /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie, and
-     * fetches K of @next into the cache meanwhile. */
+    /* Brings q of rows into the order of elements in which decode reads keys of @dtype. */
+    void (*decode_begin)(const struct attnd_rows *rows, uint32_t dtype);
+
+    /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie, and asks
+     * for as much of @ahead meanwhile: of K, and of V. Between begin and end. */
     void (*decode)(const struct attnd_rows *rows, const struct attnd_kv_block *block,
-                   const struct attnd_kv_block *next);
+                   const struct attnd_ahead ahead[2]);
+
+    /* Brings o of rows from that order into its own. */
+    void (*decode_end)(const struct attnd_rows *rows, uint32_t dtype);
 
     /* Lets any number of rows see a block; unpacks K and V first, and fetches @next into the cache
      * meanwhile. Micro-tiles of rows that see nothing of it are skipped. */

@@ -102,6 +102,7 @@ static struct attnd_rows rows_of(const struct attnd_cpu_worker *worker, const st
 static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
                       uint32_t kv_head, const struct attnd_rows *rows)
 {
+    const struct attnd_kernel *kernel = worker->backend->kernel;
     const struct attnd_plan_head *plan = chunk->run->plan;
     const float scale = attnd_cpu_variant_scale(chunk->run, kv_head);
     for (uint32_t i = 0; i < rows->count; i++) {
@@ -109,9 +110,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
         float *q = rows->q + (size_t)i * rows->dim;
         memset(q + plan->dim_qk, 0, (rows->dim - plan->dim_qk) * sizeof *q);
-        worker->backend->kernel->widen(
-            q, chunk->run->q + row * plan->q_pitch.row + head * plan->q_pitch.head, plan->dim_qk,
-            plan->dtype, scale);
+        kernel->widen(q, chunk->run->q + row * plan->q_pitch.row + head * plan->q_pitch.head,
+                      plan->dim_qk, plan->dtype, scale);
         if (chunk->run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
             attnd_cpu_rope_row(chunk->run, worker->frequency, worker->position[i] + chunk->before,
                                q);
@@ -119,6 +119,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
         rows->l[i] = 0.0f;
     }
     memset(rows->o, 0, (size_t)rows->count * rows->dim * sizeof *rows->o);
+    if (chunk->memory_bound)
+        kernel->decode_begin(rows, chunk->run->pool->dtype);
 }
 
 /* Row pointers of keys [begin, begin + count). Return: 0; -1 at a page id outside the pool. */
@@ -166,6 +168,38 @@ static struct attnd_kv_block block_of(const struct chunk *chunk, const struct at
                                    (ptrdiff_t)head * chunk->run->v.stride_head};
 }
 
+/* What head number @index of those open asks for of one plane while it is at work: as much of the
+ * block behind as it uses itself. Where heads of a token are neighbours, all of them ask in the
+ * order of memory. @keys: of the block behind, as many rows as this one has. */
+static struct attnd_ahead rows_ahead(const struct attnd_cpu_plane *plane, size_t row_bytes,
+                                     const uint8_t *const *keys, uint32_t count, uint32_t head,
+                                     uint32_t heads, uint32_t index)
+{
+    const int neighbours = plane->stride_head == (ptrdiff_t)row_bytes;
+    const uint32_t together = neighbours ? heads : 1, first = neighbours ? index * count : 0;
+    return (struct attnd_ahead){
+        .key = keys + first / together,
+        .count = count - first / together,
+        .head = (ptrdiff_t)(neighbours ? head : head + index) * plane->stride_head,
+        .at = first % together * row_bytes,
+        .run_bytes = together * row_bytes,
+    };
+}
+
+static void decode(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
+                   const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                   const struct attnd_keys *later, uint32_t head, uint32_t heads, uint32_t index)
+{
+    const struct attnd_cpu_run *run = chunk->run;
+    const size_t element_bytes = attnd_dtype_bytes(run->pool->dtype);
+    const uint32_t count = block->keys->count;
+    const struct attnd_ahead ahead[2] = {
+        rows_ahead(&run->k, run->plan->dim_qk * element_bytes, later->k, count, head, heads, index),
+        rows_ahead(&run->v, run->plan->dim_vo * element_bytes, later->v, count, head, heads, index),
+    };
+    worker->backend->kernel->decode(rows, block, ahead);
+}
+
 /* All keys of the chunk by the rows of @heads KV heads from @head on. Return: 0;
  * -ATTND_E_CANCELLED; -ATTND_E_RANGE at a page id outside the pool. */
 static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, uint32_t head,
@@ -192,7 +226,7 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
             if (chunk->run->staged)
                 next = block = attnd_cpu_stage(worker, chunk->run, &block);
             if (chunk->memory_bound)
-                kernel->decode(&rows, &block, &next);
+                decode(worker, chunk, &rows, &block, more > 0 ? later : keys, head, heads, h);
             else
                 kernel->prefill(&rows, &block, &next, &worker->panel);
             attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
@@ -248,6 +282,8 @@ static int attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
             attnd_cpu_run_fail(run, error);
         for (uint32_t h = 0; h < heads; h++) {
             const struct attnd_rows rows = rows_of(worker, chunk, h);
+            if (chunk->memory_bound)
+                worker->backend->kernel->decode_end(&rows, run->pool->dtype);
             store_rows(worker, chunk, head + h, &rows);
         }
     }

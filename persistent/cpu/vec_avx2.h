@@ -100,6 +100,29 @@ static inline vf vf_load_bf16(const uint16_t *in)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
+/* The even ones, then the odd ones: a word of two elements is, but for a shift or a mask, both. */
+static inline void vf_load_pair_bf16(vf out[2], const uint16_t *in)
+{
+    __m256i words = _mm256_loadu_si256((const __m256i *)in);
+    out[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    out[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+static inline void vf_to_pair(vf x[2])
+{
+    __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(x[0], x[1], 0x88));
+    __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(x[0], x[1], 0xdd));
+    x[0] = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+    x[1] = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+}
+
+static inline void vf_from_pair(vf x[2])
+{
+    vf low = _mm256_unpacklo_ps(x[0], x[1]), high = _mm256_unpackhi_ps(x[0], x[1]);
+    x[0] = _mm256_permute2f128_ps(low, high, 0x20);
+    x[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
 static inline vf vf_load_fp16(const uint16_t *in)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)in));

@@ -95,6 +95,22 @@ static inline vf vf_load_bf16(const uint16_t *in)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
+static inline void vf_load_pair_bf16(vf out[2], const uint16_t *in)
+{
+    out[0] = vf_load_bf16(in);
+    out[1] = vf_load_bf16(in + VF_LANES);
+}
+
+static inline void vf_to_pair(vf x[2])
+{
+    (void)x;
+}
+
+static inline void vf_from_pair(vf x[2])
+{
+    (void)x;
+}
+
 static inline vf vf_load_fp16(const uint16_t *in)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)in));

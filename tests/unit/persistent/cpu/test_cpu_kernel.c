@@ -136,6 +136,18 @@ static void scales_are_applied(void **state)
     }
 }
 
+/* One block, from beginning to end; what it asks for is the block itself. */
+static void decode(const struct attnd_kernel *kernel, const struct attnd_rows *rows,
+                   const struct attnd_kv_block *block)
+{
+    const struct attnd_ahead ahead[2] = {{block->keys->k, block->keys->count, 0, 0, 2 * rows->dim},
+                                         {block->keys->v, block->keys->count, 0, 0, 2 * rows->dim}};
+
+    kernel->decode_begin(rows, block->keys->dtype);
+    kernel->decode(rows, block, ahead);
+    kernel->decode_end(rows, block->keys->dtype);
+}
+
 /* Two keys, 0 and the first unit vector, against q = (-x, 0, ...): the scores are 0 and -x, and
  * with values 0 and 1 the unnormalised output is the second weight itself. */
 static float weight(const struct attnd_kernel *kernel, float x, int prefill)
@@ -160,7 +172,7 @@ static float weight(const struct attnd_kernel *kernel, float x, int prefill)
     if (prefill)
         kernel->prefill(&rows, &block, &block, &panel);
     else
-        kernel->decode(&rows, &block, &block);
+        decode(kernel, &rows, &block);
     for (uint32_t d = 1; d < DIM && !isnan(x); d++)
         assert_true(m[0] == 0.0f && o[d] == o[0]);
     return o[0];
@@ -186,6 +198,128 @@ static void a_weight_of_a_nan_is_a_nan(void **state)
             assert_true(isnan(weight(kernels[k], NAN, prefill)));
 }
 
+/* ---- decode against doubles ---- */
+
+#define DIM_MAX 576u
+#define HEADS 2u
+
+/* A block of random keys of two heads, token by token, for rows of the second. */
+struct block {
+    uint32_t dtype, dim, keys, rows;
+    uint8_t k[KEYS][HEADS * DIM_MAX * 2], v[KEYS][HEADS * DIM_MAX * 2];
+    float q[ATTND_DECODE_ROWS][DIM_MAX]; /* as the definition has it; kernels get a copy */
+    uint32_t begin[ATTND_DECODE_ROWS], end[ATTND_DECODE_ROWS];
+};
+
+static void draw_element(struct prng *prng, uint8_t *row, uint32_t dtype, uint32_t at)
+{
+    const double value = 4 * prng_unit(prng) - 2;
+    if (dtype == ATTND_FP16 || dtype == ATTND_BF16) {
+        const uint16_t bits = bits16_round(dtype, value);
+        memcpy(row + 2 * (size_t)at, &bits, sizeof bits);
+    } else {
+        row[at] = bits8_round(dtype, value);
+    }
+}
+
+static double element(const uint8_t *row, uint32_t dtype, uint32_t at)
+{
+    uint16_t bits;
+    if (dtype != ATTND_FP16 && dtype != ATTND_BF16)
+        return bits8_value(dtype, row[at]);
+    memcpy(&bits, row + 2 * (size_t)at, sizeof bits);
+    return bits16_value(dtype, bits);
+}
+
+static void draw_block(struct prng *prng, struct block *block)
+{
+    const uint32_t width = HEADS * block->dim;
+    for (uint32_t t = 0; t < KEYS; t++)
+        for (uint32_t i = 0; i < width; i++) {
+            draw_element(prng, block->k[t], block->dtype, i);
+            draw_element(prng, block->v[t], block->dtype, i);
+        }
+    for (uint32_t r = 0; r < block->rows; r++) {
+        for (uint32_t d = 0; d < block->dim; d++)
+            block->q[r][d] = (float)(0.2 * prng_unit(prng) - 0.1);
+        block->begin[r] = (uint32_t)prng_below(prng, 4) ? 0 : (uint32_t)prng_below(prng, 9);
+        block->end[r] = (uint32_t)prng_below(prng, 4) ? KEYS : (uint32_t)prng_below(prng, KEYS);
+    }
+}
+
+/* The second head's o of row @r, normalised. Return: 0 if the row sees no key. */
+static int define(const struct block *block, uint32_t r, double o[DIM_MAX])
+{
+    const uint32_t end = block->end[r] < block->keys ? block->end[r] : block->keys;
+    double sum = 0;
+    memset(o, 0, DIM_MAX * sizeof *o);
+    for (uint32_t t = block->begin[r]; t < end; t++) {
+        double score = 0;
+        for (uint32_t d = 0; d < block->dim; d++)
+            score += (double)block->q[r][d] * element(block->k[t], block->dtype, block->dim + d);
+        sum += exp2(score);
+        for (uint32_t d = 0; d < block->dim; d++)
+            o[d] += exp2(score) * element(block->v[t], block->dtype, block->dim + d);
+    }
+    for (uint32_t d = 0; d < block->dim && sum > 0; d++)
+        o[d] /= sum;
+    return sum > 0;
+}
+
+static void check_block(const struct attnd_kernel *kernel, const struct block *block)
+{
+    static float q[ATTND_DECODE_ROWS * DIM_MAX], o[ATTND_DECODE_ROWS * DIM_MAX];
+    const uint32_t bytes = block->dtype == ATTND_FP16 || block->dtype == ATTND_BF16 ? 2 : 1;
+    const ptrdiff_t second = (ptrdiff_t)(block->dim * bytes);
+    float m[ATTND_DECODE_ROWS], l[ATTND_DECODE_ROWS] = {0};
+    double want[DIM_MAX];
+    struct attnd_keys keys = {.count = block->keys, .dtype = block->dtype};
+    const struct attnd_kv_block at = {&keys, second, second};
+    const struct attnd_rows rows = {block->rows, block->dim,   q,          o,   m,
+                                    l,           block->begin, block->end, NULL};
+
+    for (uint32_t t = 0; t < KEYS; t++) {
+        keys.k[t] = block->k[t < block->keys ? t : block->keys - 1];
+        keys.v[t] = block->v[t < block->keys ? t : block->keys - 1];
+    }
+    memset(o, 0, sizeof o);
+    for (uint32_t r = 0; r < block->rows; r++) {
+        memcpy(q + r * block->dim, block->q[r], block->dim * sizeof *q);
+        m[r] = -INFINITY;
+    }
+    decode(kernel, &rows, &at);
+    for (uint32_t r = 0; r < block->rows; r++) {
+        const int seen = define(block, r, want);
+        assert_int_equal(seen, l[r] > 0);
+        for (uint32_t d = 0; d < block->dim; d++) {
+            const double got = (double)o[r * block->dim + d] / (seen ? (double)l[r] : 1);
+            if (!(fabs(got - want[d]) < 2e-5))
+                fail_msg("%s, dtype %u, dim %u, %u keys, row %u of %u, element %u: %g, want %g",
+                         kernel->name, block->dtype, block->dim, block->keys, r, block->rows, d,
+                         got, want[d]);
+        }
+    }
+}
+
+static void decode_agrees_with_its_definition_in_every_type_and_dimension(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {64, 128, 192, 256, 576}, counts[] = {1, 2, 3, 4, 5, 7, 8, 16};
+    static struct block block;
+    struct prng prng = {11};
+    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_FP8_E5M2; dtype++)
+        for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+            for (uint32_t j = 0; j < sizeof counts / sizeof counts[0]; j++) {
+                block.dtype = dtype;
+                block.dim = dims[i];
+                block.rows = counts[j];
+                block.keys = 1 + (uint32_t)prng_below(&prng, KEYS);
+                draw_block(&prng, &block);
+                for (int k = 0; k < kernel_count; k++)
+                    check_block(kernels[k], &block);
+            }
+}
+
 static void the_best_kernel_is_chosen_and_unknown_ones_are_not_found(void **state)
 {
     (void)state;
@@ -204,6 +338,7 @@ int main(void)
         cmocka_unit_test(scales_are_applied),
         cmocka_unit_test(weights_are_powers_of_two),
         cmocka_unit_test(a_weight_of_a_nan_is_a_nan),
+        cmocka_unit_test(decode_agrees_with_its_definition_in_every_type_and_dimension),
         cmocka_unit_test(the_best_kernel_is_chosen_and_unknown_ones_are_not_found),
     };
     const char *const best_first[] = {"avx512", "avx2", "portable"};
