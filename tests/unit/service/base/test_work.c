@@ -119,12 +119,14 @@ static void one_that_comes_after_a_rest_is_next_and_is_not_repaid(void **state)
 static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(void **state)
 {
     (void)state;
-    set_up(SESSIONS - 1);
-    for (int i = 0; i < 100; i++) {
-        item[0].left = 1;
-        attnd_work_begin(&works);
-        attnd_work_start(&works, &account[0], &item[0].work);
-    }
+    do { /* others may have had this processor within a piece, and that is made up for */
+        set_up(SESSIONS - 1);
+        for (int i = 0; i < 100; i++) {
+            item[0].left = 1;
+            attnd_work_begin(&works);
+            attnd_work_start(&works, &account[0], &item[0].work);
+        }
+    } while (works.longest_ns > 4 * item[0].spin_ns);
     assert_int_equal(item[0].done, 100);
     queue(1);            /* of its user */
     queue(SESSIONS - 1); /* and of another */
