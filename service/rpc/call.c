@@ -103,43 +103,49 @@ int attnd_call_token(struct attnd_call *call, const uint8_t *token)
     return 0;
 }
 
-/* Decodes the datagram that was received last into @bytes of the client's own. NULL: it cannot have
- * them. */
-static struct attnd_kept *kept_new(struct attnd_client *client, size_t bytes, int *code)
+/* Decodes the datagram that was received last into @bytes of the client's own, for which @charged
+ * bytes have been charged. NULL without memory: nothing is charged any more. */
+static struct attnd_kept *kept_new(struct attnd_client *client, size_t bytes, uint64_t charged,
+                                   int *code)
 {
     const struct attnd_control *control = client->service->control;
-    const size_t all_bytes = sizeof(struct attnd_kept) + bytes;
-    struct attnd_fault fault;
+    struct attnd_kept *kept = malloc(sizeof(*kept) + bytes);
 
-    if (client->state != ATTND_CLIENT_OPEN || attnd_quota_charge(client, all_bytes, &fault) < 0)
-        return NULL;
-    struct attnd_kept *kept = malloc(all_bytes);
     if (!kept) {
-        attnd_quota_refund(client->service, attnd_quota_payer(client), all_bytes);
+        attnd_quota_refund(client->service, attnd_quota_payer(client), charged);
         return NULL;
     }
     client->again = kept;
-    client->again_bytes = all_bytes;
+    client->again_bytes = charged;
     attnd_admit_alloc_init(&kept->alloc, kept->buffer, bytes);
     *code = attnd_control_decode(control->received, control->received_bytes, &kept->alloc,
                                  &kept->request);
     return kept;
 }
 
+/* Return: what was charged for a request that unpacks to @bytes; 0: its session cannot have it. */
+static uint64_t charge(struct attnd_client *client, size_t bytes)
+{
+    const uint64_t all_bytes = sizeof(struct attnd_kept) + bytes;
+    struct attnd_fault fault;
+
+    return attnd_quota_charge(client, all_bytes, &fault) < 0 ? 0 : all_bytes;
+}
+
 /* Return: the code of attnd_control_decode(). */
 static int decode(struct attnd_client *client, Attnd__Request **request)
 {
     struct attnd_control *control = client->service->control;
+    const int large = control->received_bytes >= LARGE_BYTES && client->state == ATTND_CLIENT_OPEN;
+    const uint64_t charged = large ? charge(client, ATTND_CONTROL_DECODE_BYTES) : 0;
     int code = 0;
-    struct attnd_kept *kept = control->received_bytes >= LARGE_BYTES
-                                  ? kept_new(client, ATTND_CONTROL_DECODE_BYTES, &code)
-                                  : NULL;
 
-    if (!kept)
-        return attnd_control_decode(control->received, control->received_bytes,
-                                    &control->request_alloc, request);
-    *request = kept->request;
-    return code;
+    if (charged && kept_new(client, ATTND_CONTROL_DECODE_BYTES, charged, &code)) {
+        *request = client->again->request;
+        return code;
+    }
+    return attnd_control_decode(control->received, control->received_bytes, &control->request_alloc,
+                                request);
 }
 
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
@@ -174,14 +180,16 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
     return decode(client, request);
 }
 
-/* It was good the first time, and took as much. */
+/* It was good the first time, and took as much. A session that may have no more of the daemon's
+ * memory waits all the same: it has one request, which is begun, and others are not to wait. */
 int attnd_control_keep(struct attnd_client *client)
 {
+    const size_t bytes = client->service->control->request_alloc.used_bytes;
     int code = 0;
 
     if (client->again)
         return 0;
-    if (!kept_new(client, client->service->control->request_alloc.used_bytes, &code))
+    if (!kept_new(client, bytes, charge(client, bytes), &code))
         return -ATTND_E_NO_MEMORY;
     assert(code == 0 && client->again->request);
     return 0;
