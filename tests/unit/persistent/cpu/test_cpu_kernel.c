@@ -270,7 +270,7 @@ static void check_block(const struct attnd_kernel *kernel, const struct block *b
 {
     static float q[ATTND_DECODE_ROWS * DIM_MAX], o[ATTND_DECODE_ROWS * DIM_MAX];
     const uint32_t bytes = block->dtype == ATTND_FP16 || block->dtype == ATTND_BF16 ? 2 : 1;
-    const ptrdiff_t second = (ptrdiff_t)(block->dim * bytes);
+    const ptrdiff_t second = (ptrdiff_t)block->dim * bytes;
     float m[ATTND_DECODE_ROWS], l[ATTND_DECODE_ROWS] = {0};
     double want[DIM_MAX];
     struct attnd_keys keys = {.count = block->keys, .dtype = block->dtype};
