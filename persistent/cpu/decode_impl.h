@@ -8,7 +8,8 @@
  *
  * A pair of vectors holds 2 * VF_LANES neighbouring elements. Of bf16 it is cheaper to unpack them
  * into the even and the odd ones than in their order, so q and o are in that order, too, from
- * decode_begin() to decode_end(). No sum is of other terms, or in another order, for that.
+ * decode_begin() to decode_end(). A score is the sum of the same products, the even ones of a pair
+ * first; this does not depend on what else a batch has.
  */
 #ifndef ATTND_PERSISTENT_CPU_DECODE_IMPL_H
 #define ATTND_PERSISTENT_CPU_DECODE_IMPL_H
@@ -94,9 +95,11 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q,
         for (size_t i = 0; i < VF_LANES; i++)
             sum[i] = vf_set(0.0f);
         for (size_t d = 0; d < dim; d += line) {
-            UNROLL
-            for (size_t j = 0; ask && j < T; j++)
-                ask_line(ask);
+            if (ask) {
+                UNROLL
+                for (size_t j = 0; j < T; j++)
+                    ask_line(ask);
+            }
             UNROLL
             for (size_t u = 0; u < line; u += PAIR) {
                 vf x[DECODE_ROWS][2], y[2];

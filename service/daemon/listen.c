@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -26,6 +27,7 @@
 
 #define BACKLOG 64
 #define DYING_MS 1000
+#define GONE_MS 4000 /* shorter than LOCK_MS: another start waits meanwhile */
 #define LOCK_MS 5000
 #define LOCK_LOOK_MS 50
 
@@ -96,12 +98,24 @@ static void let_go(int fd, const char *path)
     close(fd);
 }
 
-/* A killed daemon's io_uring is taken apart after the process is gone, and holds the listening
- * socket until then: a connection to it succeeds and is reset soon. A living one keeps it. */
+/* Of a connection: is the process no more that began to listen? One that took the socket over from
+ * it may live. */
+static int listener_is_gone(int fd)
+{
+    struct ucred listener;
+    socklen_t bytes = sizeof(listener);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listener, &bytes) == 0 && listener.pid > 0 &&
+           kill(listener.pid, 0) < 0 && errno == ESRCH;
+}
+
+/* A killed daemon's io_uring is taken apart after the process is gone, by a thread of the kernel
+ * that waits its turn on a busy machine, and holds the listening socket until then: a connection to
+ * it succeeds and is reset soon. A living one keeps it. */
 static int hangs_up(int fd)
 {
     struct pollfd end = {.fd = fd, .events = POLLRDHUP};
-    return poll(&end, 1, DYING_MS) > 0;
+    return poll(&end, 1, listener_is_gone(fd) ? GONE_MS : DYING_MS) > 0;
 }
 
 /* Return: 1 somebody listens, 0 nobody does, -ATTND_E_SYSTEM. */

@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,6 +55,28 @@ static void a_socket_of_the_living_is_not_taken(void **state)
     assert_int_equal(attnd_listen_open(socket_path, 0600, &other, &fault), -ATTND_E_BUSY);
     assert_true(can_connect());
     close(living.fd);
+}
+
+/* As the kernel keeps a socket of one that was killed while it takes its io_uring apart. */
+static void a_socket_that_outlives_its_process_is_waited_for(void **state)
+{
+    const struct timespec longer_than_a_living_one_is_asked = {1, 500000000};
+    struct attnd_listen first, second;
+    struct attnd_fault fault = {0};
+    int status;
+    (void)state;
+    pid_t dead = fork();
+    if (dead == 0) {
+        int rc = attnd_listen_open(socket_path, 0600, &first, &fault);
+        if (rc == 0 && fork() == 0)
+            nanosleep(&longer_than_a_living_one_is_asked, NULL);
+        _exit(rc != 0);
+    }
+    assert_int_equal(waitpid(dead, &status, 0), dead);
+    assert_int_equal(status, 0);
+    assert_true(can_connect());
+    assert_int_equal(attnd_listen_open(socket_path, 0600, &second, &fault), 0);
+    close(second.fd);
 }
 
 static void what_is_no_socket_stays(void **state)
@@ -173,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(a_socket_of_the_dead_is_replaced),
         CASE(a_socket_of_the_living_is_not_taken),
+        CASE(a_socket_that_outlives_its_process_is_waited_for),
         CASE(what_is_no_socket_stays),
         CASE(the_file_has_the_mode_asked_for_whatever_the_umask),
         CASE(only_ones_own_name_is_let_go),
