@@ -27,28 +27,38 @@ void *attnd_array_new(uint64_t bytes)
     return array;
 }
 
-/* From its end: its length is at the beginning. */
-static void unmap(struct attnd_closing *closing)
-{
-    char *array = (char *)closing;
-    uint64_t left_bytes = closing->bytes;
+/* On the heap, where the closer's list stays: arrays in it would hide what comes behind them from
+ * whoever looks for memory that nobody has any more. */
+struct array_closing {
+    struct attnd_closing closing; /* first */
+    char *array;
+};
 
-    while (left_bytes) {
-        const uint64_t step_bytes =
-            left_bytes % STEP_BYTES ? left_bytes % STEP_BYTES : (uint64_t)STEP_BYTES;
-        left_bytes -= step_bytes;
-        munmap(array + left_bytes, step_bytes);
-    }
+static void unmap(char *array, uint64_t bytes)
+{
+    for (uint64_t at = 0; at < bytes; at += STEP_BYTES)
+        munmap(array + at, bytes - at < STEP_BYTES ? bytes - at : STEP_BYTES);
+}
+
+static void close_array(struct attnd_closing *closing)
+{
+    struct array_closing *held = (struct array_closing *)(void *)closing;
+
+    unmap(held->array, closing->bytes);
+    free(held);
 }
 
 void attnd_array_free(void *array, uint64_t bytes)
 {
-    struct attnd_closing *closing = array;
-
     if (!array || bytes < LARGE_BYTES) {
         free(array);
         return;
     }
-    *closing = (struct attnd_closing){.close = unmap, .bytes = bytes};
-    attnd_closer_take(closing);
+    struct array_closing *held = malloc(sizeof(*held));
+    if (!held) {
+        unmap(array, bytes);
+        return;
+    }
+    *held = (struct array_closing){{.close = close_array, .bytes = bytes}, array};
+    attnd_closer_take(&held->closing);
 }

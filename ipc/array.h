@@ -13,8 +13,8 @@
  */
 void *attnd_array_new(uint64_t bytes);
 
-/** attnd_array_free() - on the closer's thread if it is large. @bytes: as it was made. NULL is
- * fine. Nobody looks at it any more: its first bytes are written. */
+/** attnd_array_free() - on the closer's thread if it is large, and without memory for that at once.
+ * @bytes: as it was made. NULL is fine. */
 void attnd_array_free(void *array, uint64_t bytes);
 
 #endif
