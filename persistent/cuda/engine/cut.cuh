@@ -253,7 +253,7 @@ __device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_e
             i < head_words ? reinterpret_cast<const uint32_t *>(&args.head)[i] : 0;
     __syncthreads();
     if (team->thread == 0) {
-        const uint32_t many = result.rows_max > 8 && args.shape.page_size % 16 == 0;
+        const uint32_t many = result.rows_max > 8;
         words->plan.tiles = result.tiles;
         words->plan.merges = result.merges;
         words->plan.parts = result.parts;

@@ -201,7 +201,7 @@ __device__ __forceinline__ void refresh_words(const EngineSession *session, Engi
     words->group_reciprocal = reciprocal_of(head->group);
     words->heads_reciprocal = reciprocal_of(head->heads_kv);
     plan->odd = head->q_pitch.row % 8 || head->q_pitch.head % 8;
-    plan->passes = refresh.many && refresh.page_size % 16 == 0;
+    plan->passes = refresh.many;
     const uint32_t variant =
         variant_index(head->dim_qk, head->dim_vo, head->dtype, head->kv_dtype, head->options);
     uint32_t code = end > plan->place.scratch_bytes ? ATTND_E_NO_SPACE : 0;
@@ -247,17 +247,18 @@ __device__ __forceinline__ void refresh_first(EnginePlan *plan, const Refresh &r
         if (worker >= refresh.items)
             return;
         const ItemPlace place = item_place(run, worker, workers);
-        item_load(&first->item, run, tile_word(run, place.tile, lane), refresh.generation, lane,
-                  [&] {
-                      const attnd_tile &tile = first->item.tile;
-                      if (lane < first_queries)
-                          first->q[lane] = query_at(tile, run, place.head, lane);
-                      if (lane == 0) {
-                          first->item.generation = refresh.generation;
-                          first->item.kv_head = place.head;
-                          item_plan(&first->item, tile, run, place.head);
-                      }
-                  });
+        const AskedItem asked =
+            item_ask(run, tile_word(run, place.tile, lane), refresh.generation, lane);
+        item_load(&first->item, run, asked, lane, [&] {
+            const attnd_tile &tile = first->item.tile;
+            if (lane < first_queries)
+                first->q[lane] = query_at(tile, run, place.head, lane);
+            if (lane == 0) {
+                first->item.generation = refresh.generation;
+                first->item.kv_head = place.head;
+                item_plan(&first->item, tile, run, place.head);
+            }
+        });
         first_write(&plan->first[worker], first, lane);
     }
 }

@@ -55,17 +55,25 @@ struct Item : PlannedItem {
     mutable int32_t ending; /* 1: few of its keys are left */
 };
 
-/* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
- * many are, if that leaves enough items to balance; the last ones are the short ones. Less from
- * DRAM is less power, and the clock of a large prefill is bound by that. */
-__device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
+/* Of long runs not all KV heads are in work at once, so that their keys find room in the L2, where
+ * all tiles of a head read them: they come in passes of just as many as give each worker an item.
+ * The last pass has all heads that are left, enough of them for its short tiles to even out what
+ * workers have. Less from DRAM is less power, too, and the clock of a large prefill is bound by
+ * that. */
+struct HeadPasses {
+    uint32_t heads, count; /* of a pass, and how many passes in front of the last one */
+};
+
+__device__ __forceinline__ HeadPasses head_passes(const ActiveRun *run, uint32_t workers)
 {
-    uint32_t heads = run->plan.heads_kv;
-    if (run->plan.flags & ATTND_PLAN_ONE_PASS)
-        return heads;
-    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 2 * workers)
-        heads /= 2;
-    return heads;
+    constexpr uint32_t waves_min = 6, last_waves = 2;
+    const uint32_t heads = run->plan.heads_kv, tiles = run->plan.tiles;
+    if (!run->passes || run->plan.flags & ATTND_PLAN_ONE_PASS ||
+        tiles * heads < waves_min * workers)
+        return {heads, 0};
+    const uint32_t least = (workers + tiles - 1) / tiles;
+    const uint32_t last = (last_waves * workers + tiles - 1) / tiles;
+    return {least, (heads - last) / least};
 }
 
 /* Keys below this are visible to query row @row (of the entry, from its first). */
@@ -97,14 +105,18 @@ __device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t i
         const uint32_t inside = index - first * heads_kv;
         return {first + inside % tiles, inside / tiles};
     }
-    const uint32_t heads = run->passes ? heads_at_once(run, workers) : heads_kv;
-    if (heads == heads_kv) {
+    const HeadPasses passes = head_passes(run, workers);
+    const uint32_t pass_items = run->plan.tiles * passes.heads;
+    const uint32_t in_front = passes.count * pass_items;
+    if (!passes.count) {
         const Divided at = divided(index, heads_kv, run->heads_reciprocal);
         return {at.quotient, at.rest};
     }
-    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
-    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
-    return {tile, pass * heads + inside - tile * heads};
+    const uint32_t pass = min(index / pass_items, passes.count);
+    const uint32_t inside = index - pass * pass_items, first = pass * passes.heads;
+    const uint32_t heads = index < in_front ? passes.heads : heads_kv - first;
+    const uint32_t tile = inside / heads;
+    return {tile, first + inside - tile * heads};
 }
 
 /* Resolving an item takes two trips to memory: the tile, then what it names. This is the first: a
@@ -153,32 +165,55 @@ __device__ __forceinline__ int64_t query_at(const attnd_tile &t, const ActiveRun
     return (row * run->plan.q_pitch.row + q_head * run->plan.q_pitch.head) * 2;
 }
 
-/* And this is the second, of the whole warp, with the tile in @word. Nobody can begin before it is
- * over: @meanwhile is done, with what item_plan() needs, before its loads are waited for. */
+/* What the second trip brings: a page id and a part a lane, and the length of the tile's entry. */
+struct AskedItem {
+    uint32_t word; /* of the tile */
+    int32_t len, page;
+    uint32_t part;
+};
+
+/* And this is the second, of the whole warp, with the tile in @word. */
+__device__ __forceinline__ AskedItem item_ask(const ActiveRun *run, uint32_t word,
+                                              uint32_t generation, uint32_t lane)
+{
+    __builtin_assume(__isShared(run));
+    const auto field = [word](size_t offset) {
+        return __shfl_sync(0xffffffffu, word, uint32_t(offset / 4));
+    };
+    constexpr size_t entry = offsetof(attnd_tile, of_entry),
+                     merge = offsetof(attnd_tile, first_merge);
+    const uint32_t kv_begin = field(offsetof(attnd_tile, kv_begin));
+    const uint32_t at = divided(kv_begin, run->page_size, run->page_reciprocal).quotient + lane;
+    const uint32_t index = field(offsetof(attnd_tile, entry));
+    const uint32_t pages = field(entry + offsetof(attnd_entry, page_count));
+    const uint32_t page_begin = field(entry + offsetof(attnd_entry, page_begin));
+    const uint32_t parts = field(merge + offsetof(attnd_merge, part_count));
+    const uint32_t part_begin = field(merge + offsetof(attnd_merge, part_begin));
+    AskedItem asked = {word, 0, 0, 0};
+    asked.len = __ldcg(run->kv_len + uint64_t(generation) * run->plan.entries_max + index);
+    if (at < pages)
+        asked.page = __ldcg(run->kv_pages + page_begin + at);
+    if (lane < parts)
+        asked.part = __ldcg(run->merge_parts + part_begin + lane);
+    return asked;
+}
+
+/* Nobody can begin before it is over: @meanwhile is done, with what item_plan() needs, before what
+ * was asked for is waited for. The whole warp. */
 template <typename Meanwhile>
-__device__ __forceinline__ void item_load(PlannedItem *item, const ActiveRun *run, uint32_t word,
-                                          uint32_t generation, uint32_t lane,
+__device__ __forceinline__ void item_load(PlannedItem *item, const ActiveRun *run,
+                                          const AskedItem &asked, uint32_t lane,
                                           const Meanwhile &meanwhile)
 {
     __builtin_assume(__isShared(item) && __isShared(run));
     if (lane < sizeof(attnd_tile) / 4)
-        reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
+        reinterpret_cast<uint32_t *>(&item->tile)[lane] = asked.word;
     __syncwarp();
-    const attnd_tile &t = item->tile;
-    const uint32_t at = divided(t.kv_begin, run->page_size, run->page_reciprocal).quotient + lane;
-    int32_t page = 0;
-    uint32_t part = 0;
-    const int32_t len =
-        __ldcg(run->kv_len + uint64_t(generation) * run->plan.entries_max + t.entry);
-    if (at < t.of_entry.page_count)
-        page = __ldcg(run->kv_pages + t.of_entry.page_begin + at);
-    if (lane < t.first_merge.part_count)
-        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
     meanwhile();
-    item->pages[lane] = page;
-    item->parts[lane] = part;
+    item->pages[lane] = asked.page;
+    item->parts[lane] = asked.part;
     if (lane == 0)
-        item_ends(item, t, run, len);
+        item_ends(item, item->tile, run, asked.len);
     __syncwarp();
 }
 

@@ -107,12 +107,9 @@ template <typename T, typename Policy> struct Latent {
         Policy::rows(item, first_row - threadIdx.x % 32 / 4);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t r = first_row + i * 8;
             state.m[i] = -INFINITY;
             state.l[i] = 0.0f;
-            state.end[i] = r < item.packed_rows
-                               ? visible_end(item, item.tile.row_begin + packed_row(item, r).token)
-                               : item.kv_begin;
+            state.end[i] = packed_row_end(item, first_row + i * 8);
         }
 #pragma unroll
         for (int part = 0; part < LatentShape::out_parts; part++)
@@ -246,16 +243,14 @@ template <typename T, typename Policy> struct Latent {
         (void)pair_any(false);
     }
 
-    /* All blocks of a pass, whose first packed row is @rows. */
-    __device__ __forceinline__ void blocks_of(const Item &item, uint32_t rows, int32_t blocks,
-                                              float scale)
+    /* All blocks of a pass. */
+    __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
         constexpr uint32_t stages = LatentShape::stages;
         const bool boxed = item.run->box_rows != 0;
         /* Blocks that end below this one, and begin at the other or above, have nothing but a scale
          * and no mask; and each row has seen a key when they come. */
-        const bool plain = Policy::way(item, item.kv_begin) == 0 && !Policy::masked(item) &&
-                           rows + latent_rows <= item.packed_rows;
+        const bool plain = Policy::way(item, item.kv_begin) == 0 && !Policy::masked(item);
         const int32_t free_end = plain ? visible_end(item, item.tile.row_begin) : item.kv_begin;
         const int32_t free_begin =
             Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
@@ -338,7 +333,7 @@ template <typename T, typename Policy> struct Latent {
             const uint32_t first_row = rows + warp % 4 * 16 + threadIdx.x % 32 / 4;
             begin_rows(item, first_row);
             wait(&bars->q_full, q_count % 2, true);
-            blocks_of(item, rows, blocks, scale);
+            blocks_of(item, blocks, scale);
             q_count++;
             join_sums(first_row);
             bool sees[2];

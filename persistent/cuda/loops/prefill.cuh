@@ -328,9 +328,8 @@ template <typename T, int D, typename Policy> struct Prefill {
     __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
         /* Blocks below this one need no mask in any row of the tile. */
-        const int32_t free_end = item.packed_rows < prefill_rows || Policy::masked(item)
-                                     ? item.kv_begin
-                                     : visible_end(item, item.tile.row_begin);
+        const int32_t free_end =
+            Policy::masked(item) ? item.kv_begin : visible_end(item, item.tile.row_begin);
         int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
         float fade[2];
         Policy::prefill(item, s, first);

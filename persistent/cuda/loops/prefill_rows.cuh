@@ -23,6 +23,15 @@ template <int D> struct RowState {
     int32_t end[2]; /* keys below are visible */
 };
 
+/* Where the keys end that packed row @r sees. One that is not there has zeros for its q and sees
+ * what the first row does, so that a tile of fewer rows than the loop takes needs no mask for them:
+ * groups of 3, 5, 6 and 7 have no other tiles. */
+__device__ __forceinline__ int32_t packed_row_end(const Item &item, uint32_t r)
+{
+    const uint32_t token = r < item.packed_rows ? packed_row(item, r).token : 0;
+    return visible_end(item, item.tile.row_begin + token);
+}
+
 /* The rows of @item that a thread owns, from @first_row on. */
 template <int D, typename Policy>
 __device__ __forceinline__ void rows_begin(const Item &item, RowState<D> &state, uint32_t first_row)
@@ -31,12 +40,9 @@ __device__ __forceinline__ void rows_begin(const Item &item, RowState<D> &state,
     Policy::rows(item, first_row - threadIdx.x % 32 / 4);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const uint32_t r = first_row + half * 8;
         state.m[half] = -INFINITY;
         state.l[half] = 0.0f;
-        state.end[half] = r < item.packed_rows
-                              ? visible_end(item, item.tile.row_begin + packed_row(item, r).token)
-                              : item.kv_begin;
+        state.end[half] = packed_row_end(item, first_row + half * 8);
     }
 #pragma unroll
     for (int part = 0; part < Shape::out_parts; part++)
@@ -270,15 +276,17 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
  */
 constexpr float least_sum = 0.5f;
 
-/* Whether the rows of this thread see a key. */
+/* Whether the rows of this thread are there and see a key. */
 template <int D, typename Policy>
 __device__ __forceinline__ void rows_see(const Item &item, const RowState<D> &state,
                                          uint32_t first_row, bool (&sees)[2])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        sees[half] = state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
-        const uint32_t token = packed_row(item, first_row + half * 8).token;
+        const uint32_t r = first_row + half * 8;
+        sees[half] = r < item.packed_rows &&
+                     state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
+        const uint32_t token = packed_row(item, r).token;
         if (sees[half] && state.l[half] == 0.0f &&
             !Policy::shows_any(item, item.tile.row_begin + token))
             sees[half] = false;

@@ -89,7 +89,7 @@ struct alignas(128) ActiveRun {
     uint8_t kind;                  /* enum attnd_run_kind */
     uint8_t aligned;               /* 1: every row of q, K and V keeps 16-byte alignment */
     uint8_t box_rows;              /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint8_t passes;                /* 1: not all KV heads are in work at once (heads_at_once) */
+    uint8_t passes;                /* 1: not all KV heads are in work at once (head_passes) */
     const float *sinks;            /* [heads_q], of the run's layer; NULL: none */
 
     /* not copied */

@@ -203,30 +203,59 @@ __device__ __forceinline__ void engine_count(const FetchWarp *fetch)
     tally_gpu(&live->end_ns, static_cast<unsigned long long>(uint32_t(clock_ns()) - work->begun));
 }
 
-/* As take_item(), of one run, behind its first item. Return: `nothing` when none is left. */
-template <int D>
-__device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t number, RunEntry *entry)
+/* An item that was claimed and asked for before there is a slot for it. */
+struct ItemAhead {
+    bool claimed;
+    uint32_t index, head;
+    AskedItem asked;
+};
+
+/* The item of work @number, while a short one is in hand: to claim and to find an item takes four
+ * trips, and rings hold no more keys than a short item or two have, so they would be empty
+ * meanwhile. The last items are left to workers that are free. @last: the item that was given out
+ * last. The whole warp. */
+__device__ __forceinline__ ItemAhead engine_claim_ahead(FetchWarp *fetch, uint32_t number,
+                                                        uint32_t last)
 {
+    const RunEntry entry = fetch->work->launched;
+    const ActiveRun *run = copied_run(fetch);
+    const uint32_t workers = gridDim.x, lane = threadIdx.x % 32;
+    ItemAhead ahead = {};
+    if (last + 3 * workers >= entry.items || run->plan.compute_tiles ||
+        !short_in_hand(fetch, number))
+        return ahead;
+    ahead.claimed = true;
+    ahead.index = engine_claim(fetch, entry, workers);
+    if (ahead.index >= entry.items)
+        return ahead;
+    const ItemPlace place = item_place(run, ahead.index, fetch->work->settings.workers);
+    ahead.head = place.head;
+    ahead.asked = item_ask(run, tile_word(run, place.tile, lane), entry.generation, lane);
+    return ahead;
+}
+
+/* As take_item(), of one run, behind its first item. Return: `nothing` when none is left. */
+template <int D> __device__ __forceinline__ uint32_t engine_take(FetchWarp *fetch, uint32_t number)
+{
+    const RunEntry entry = fetch->work->launched;
     uint32_t item = nothing;
     if (claims_late(fetch, number))
         fetch_ending<D>(fetch, number);
-    *entry = fetch->work->launched;
-    const bool fused = copied_run(fetch)->plan.compute_tiles && entry->items;
+    const bool fused = copied_run(fetch)->plan.compute_tiles && entry.items;
     const uint32_t given = fused ? 0 : gridDim.x; /* items without a ticket */
-    if (entry->items > given) {
-        Live *live = &fetch->resident->live[entry->sequence - 1];
-        if (!fetch_complete<D>(fetch, number, false) &&
-            peek_gpu(&live->next_item) + given + fetch->work->settings.workers > entry->items &&
-            !short_in_hand(fetch, number))
+    if (entry.items > given) {
+        Live *live = &fetch->resident->live[entry.sequence - 1];
+        if (!fetch_complete<D>(fetch, number, false) && !short_in_hand(fetch, number) &&
+            peek_gpu(&live->next_item) + given + fetch->work->settings.workers > entry.items)
             fetch_ending<D>(fetch, number);
-        item = engine_claim(fetch, *entry, given);
-        if (fused && item < entry->items) {
+        item = engine_claim(fetch, entry, given);
+        if (fused && item < entry.items) {
             if (threadIdx.x % 32 == 0)
                 item = item_of_class(fetch->worker, fetch->copy, live);
             item = __shfl_sync(0xffffffffu, item, 0);
         }
     }
-    return item < entry->items ? item : nothing;
+    return item;
 }
 
 /* The other warps know that they are to leave behind work @number: they need not be told when they

@@ -199,19 +199,20 @@ __device__ __forceinline__ bool one_plane(const ActiveRun *run)
 }
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
- * code that the item fails with, 0: none. @known: what follows from the plan is there. The whole
- * warp. Return: the path that executes it. */
+ * code that the item fails with, 0: none. @known: what follows from the plan is there. @ahead: the
+ * item, if it was asked for before. The whole warp. Return: the path that executes it. */
 template <int D, typename Policy, bool known>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
-                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled,
+                                          const ItemAhead &ahead = {})
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
     const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
-    uint32_t head = slot->item.kv_head, word = 0;
-    if (!known) {
+    uint32_t head = known ? slot->item.kv_head : ahead.head, word = 0;
+    if (!known && !ahead.claimed) {
         const ItemPlace place = item_place(run, index, settings.workers);
         head = place.head;
         word = attends ? tile_word(run, place.tile, lane) : 0;
@@ -251,7 +252,9 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         meanwhile();
         __syncwarp();
     } else {
-        item_load(&slot->item, run, word, entry.generation, lane, meanwhile);
+        item_load(&slot->item, run,
+                  ahead.claimed ? ahead.asked : item_ask(run, word, entry.generation, lane), lane,
+                  meanwhile);
     }
     const bool few = slot->item.packed_rows <= decode_rows<D>;
     const bool latents = !portable && D == latent_dim && paths >> 1 & 1 && one_plane(run);
@@ -369,10 +372,15 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t number = first_item<D>;
-    if (fetch->work->launch.plan && fetch_first<D, Policy>(fetch))
+    uint32_t number = first_item<D>, last = nothing; /* the item that was given out last */
+    if (fetch->work->launch.plan && fetch_first<D, Policy>(fetch)) {
         number++;
+        last = fetch->worker;
+    }
     for (;; number++) {
+        ItemAhead ahead = {};
+        if (decodes<D> && last != nothing)
+            ahead = engine_claim_ahead(fetch, number, last);
         if (first_item<D> != 0 && number == warmup + work_slots)
             work_wait_empty(fetch->work, warmup); /* nobody else waits for its end */
         if (number >= work_slots)
@@ -381,13 +389,17 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
         if (lane == 0 && !warms_up)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
-        uint32_t cancelled = 0;
-        const uint32_t index = fetch->work->launch.plan
-                                   ? engine_take<D>(fetch, number, &entry)
-                                   : take_item<D>(fetch, number, &entry, &cancelled, warms_up);
+        uint32_t cancelled = 0, index;
+        if (fetch->work->launch.plan) {
+            entry = fetch->work->launched;
+            index = ahead.claimed ? ahead.index : engine_take<D>(fetch, number);
+            index = last = index < entry.items ? index : nothing;
+        } else {
+            index = take_item<D>(fetch, number, &entry, &cancelled, warms_up);
+        }
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D, Policy, false>(fetch, slot, entry, index, cancelled);
+            path = work_fill<D, Policy, false>(fetch, slot, entry, index, cancelled, ahead);
         if (warms_up)
             return;
         work_give<D>(fetch, slot, number, path);
