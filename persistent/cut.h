@@ -285,13 +285,14 @@ static ATTND_HOST_DEVICE struct attnd_cut_split attnd_cut_way(uint32_t way, floa
     return split;
 }
 
-/* Parts of a memory-bound block, at most; see parts_max() in plan/split.c. */
+/* Parts of a block, at most, where one worker merges them; see parts_max() in plan/split.c. */
 static ATTND_HOST_DEVICE float attnd_cut_parts_max(const struct attnd_cut_shape *shape,
                                                    uint32_t packed_rows, float time_ns)
 {
-    const float merged_ns = (float)packed_rows * shape->pace.part_row_ns;
+    const float merged_ns = (float)packed_rows * shape->pace.merge_row_ns;
+    const float at_once = packed_rows <= ATTND_CUT_MEMORY_ROWS ? ATTND_CUT_MERGED_AT_ONCE : 1.0f;
 
-    return attnd_cut_larger(ATTND_CUT_MERGED_AT_ONCE, sqrtf(time_ns / merged_ns));
+    return attnd_cut_larger(at_once, sqrtf(time_ns / merged_ns));
 }
 
 static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *shape,
@@ -306,8 +307,8 @@ static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *
     float wanted = cut->time_ns[b] / split->target_ns + split->round;
     uint32_t parts = cut->keys[b] / least;
 
-    if (wanted > ATTND_CUT_MERGED_AT_ONCE && packed_rows <= ATTND_CUT_MEMORY_ROWS &&
-        shape->pace.rows_step > 1) {
+    if (shape->pace.rows_step > 1 &&
+        (packed_rows <= ATTND_CUT_MEMORY_ROWS || shape->pace.merges_many)) {
         const float most = attnd_cut_parts_max(shape, packed_rows, cut->time_ns[b]);
         wanted = wanted < most ? wanted : most;
     }

@@ -24,8 +24,10 @@ struct attnd_pace {
     float wave_ns;                   /* of a wave of parts, where none is compute-bound */
     float row_ns, read_ns, bytes_ns, start_ns;
     float part_ns, part_row_ns; /* of a part of a compute-bound block, beside its keys */
+    float merge_row_ns;         /* a row of a part, where one worker merges all parts of a block */
+    uint32_t merges_many;       /* one does so of compute-bound blocks, too */
 };
-ATTND_ASSERT_SIZE(attnd_pace, 48);
+ATTND_ASSERT_SIZE(attnd_pace, 56);
 
 struct attnd_cut_shape {
     uint32_t requests;
@@ -41,6 +43,6 @@ struct attnd_cut_shape {
     uint32_t zero;
     struct attnd_pace pace;
 };
-ATTND_ASSERT_SIZE(attnd_cut_shape, 104);
+ATTND_ASSERT_SIZE(attnd_cut_shape, 112);
 
 #endif

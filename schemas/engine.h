@@ -34,7 +34,7 @@ struct attnd_plan_image {
     struct attnd_pace pace; /* of the worker's tiles */
     uint32_t first_rows;    /* packed rows of the first tile */
     uint32_t most_rows;     /* packed rows of an entry, at most */
-    uint32_t zero[6];
+    uint32_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_plan_image, 128);
 #define ATTND_IMAGE_PLAN_AT 128u /* bytes to the struct attnd_plan_head */
@@ -148,7 +148,7 @@ struct attnd_engine_cut {
     struct attnd_plan_head head; /* its counts are the cut's; scales are multiplied */
     struct attnd_variant variant;
 };
-ATTND_ASSERT_SIZE(attnd_engine_cut, 104 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
+ATTND_ASSERT_SIZE(attnd_engine_cut, 112 + 13 * 8 + 16 + 256 + ATTND_VARIANT_BYTES);
 #define ATTND_CUT_VERSION (1ull << 63)
 
 /* A prepared run. Memories are the session's numbers. */

@@ -87,12 +87,14 @@ struct attnd_plan_load {
 
 /* What follows from the rates and the pool: the units of which times are made (times.c). */
 struct attnd_plan_times {
-    double row_ns;   /* a key, computed against a packed row */
-    double read_ns;  /* and read by one worker */
-    double again_ns; /* the same if others have just read it */
-    double bytes_ns; /* and by the memory, for all workers */
-    double start_ns; /* of a tile */
-    double wave_ns;  /* of a wave of parts, where none is compute-bound */
+    double row_ns;       /* a key, computed against a packed row */
+    double read_ns;      /* and read by one worker */
+    double again_ns;     /* the same if others have just read it */
+    double bytes_ns;     /* and by the memory, for all workers */
+    double start_ns;     /* of a tile */
+    double wave_ns;      /* of a wave of parts, where none is compute-bound */
+    double merge_row_ns; /* a packed row of a part, where one worker merges all parts of a block */
+    int merges_many;     /* one does so of many rows, too; else those are added up in pairs */
 };
 
 /* How blocks are cut and ordered: split.c, fuse.c. */

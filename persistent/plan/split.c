@@ -91,15 +91,20 @@ static double block_ns(const struct attnd_row_block *block, const struct blocks_
     return (double)block->time_ns * (block->tile_class == ATTND_TILE_MEMORY ? seen->stretch : 1);
 }
 
-/* Parts of a memory-bound block, at most: whoever arrives last merges all of them, and that is not
- * to take longer than a part. */
+/* Parts of a block, at most, where whoever arrives last merges all of them: that is not to take
+ * longer than a part. Of few rows it is one trip to memory up to a number of parts. */
 static double parts_max(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
-    const uint32_t packed_rows = block->row_count * plan->shape.group;
-    const double merged_ns =
-        attnd_plan_part_ns(plan, packed_rows, 0) - attnd_plan_part_ns(plan, 0, 0);
+    const double merged_ns = block->row_count * plan->shape.group * plan->times.merge_row_ns;
+    const double at_once = block->tile_class == ATTND_TILE_MEMORY ? MERGED_AT_ONCE : 1;
 
-    return attnd_larger(MERGED_AT_ONCE, sqrt((double)block->time_ns / merged_ns));
+    return attnd_larger(at_once, sqrt((double)block->time_ns / merged_ns));
+}
+
+static int merged_by_one(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    return plan->limits.target.rates.rows_step > 1 &&
+           (block->tile_class == ATTND_TILE_MEMORY || plan->times.merges_many);
 }
 
 uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
@@ -111,8 +116,7 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
     if (split->target_ns <= 0)
         return 1;
     double wanted = (double)block->time_ns / split->target_ns + split->round;
-    if (wanted > MERGED_AT_ONCE && block->tile_class == ATTND_TILE_MEMORY &&
-        plan->limits.target.rates.rows_step > 1)
+    if (merged_by_one(plan, block))
         wanted = attnd_smaller(wanted, parts_max(plan, block));
     uint32_t parts = shortest ? block->keys / shortest : 1; /* more are not worth it */
     if (parts > wanted)

@@ -8,6 +8,7 @@
  */
 #include "persistent/plan/times.h"
 #include "persistent/plan/layout.h"
+#include "schemas/kernels.h"
 
 /* A processor's thread: reading a key takes as long as eight rows of products. */
 #define CPU_GFLOPS 80u
@@ -44,6 +45,7 @@ void attnd_plan_take_times(struct attnd_plan *plan)
     const double dims = plan->pool.dim_qk + plan->pool.dim_vo;
     const double row_ns = 2.0 * dims / rates->worker_gflops;
     const double key_bytes = attnd_dtype_bytes(plan->pool.dtype) * dims;
+    const double row_bytes = sizeof(float) * (double)plan->pool.dim_vo; /* of a partial */
 
     plan->times = (struct attnd_plan_times){
         .row_ns = row_ns,
@@ -52,7 +54,12 @@ void attnd_plan_take_times(struct attnd_plan *plan)
         .bytes_ns = key_bytes / rates->memory_gbps,
         .start_ns = rates->rows_step > 1 ? LOADED_AHEAD_START_NS : ATTND_COST_TILE * row_ns,
         .wave_ns = rates->rows_step > 1 ? LOADED_AHEAD_WAVE_NS : ATTND_COST_TILE * row_ns,
+        .merge_row_ns = 2.0 * row_bytes / rates->worker_gbps,
     };
+    if (attnd_kernel_dim(plan->pool.dim_qk, plan->pool.dim_vo) == 576) { /* latents */
+        plan->times.merge_row_ns = row_bytes / rates->worker_l2_gbps;
+        plan->times.merges_many = 1;
+    }
 }
 
 /* @reading: the key. */
@@ -132,5 +139,7 @@ struct attnd_pace attnd_plan_pace(const struct attnd_plan *plan)
         .start_ns = (float)plan->times.start_ns,
         .part_ns = (float)part_ns,
         .part_row_ns = (float)(attnd_plan_part_ns(plan, 1, 0) - part_ns),
+        .merge_row_ns = (float)plan->times.merge_row_ns,
+        .merges_many = (uint32_t)plan->times.merges_many,
     };
 }

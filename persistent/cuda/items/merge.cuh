@@ -102,33 +102,35 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
 #pragma unroll 1
     for (uint32_t first = 0; first < most; first += batch) {
         float2 state[at_once];
-        float4 value[at_once][batch / 2] = {};
+        float4 value[at_once][batch / 2];
         uint32_t place[at_once];
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
-            state[u] = make_float2(-INFINITY, 0.0f);
-            place[u] = 0;
-            if (lane % 16 < batch && first + lane % 16 < units[u].merge.part_count) {
-                place[u] = (units[u].parts[first + lane % 16] + row[u]) * heads_q + head[u];
-                state[u] = __ldcg(states + place[u]);
-            }
+            const uint32_t part = first + lane % 16, count = units[u].merge.part_count;
+            place[u] = (units[u].parts[min(part, max(count, 1u) - 1)] + row[u]) * heads_q + head[u];
+            const float2 there = __ldcg(states + place[u]);
+            state[u] = lane % 16 < batch && part < count ? there : make_float2(-INFINITY, 0.0f);
         }
+        /* In place of what is not there the last part is loaded again: a load behind a condition is
+         * waited for in front of the next. */
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++)
 #pragma unroll
             for (uint32_t i = 0; i < batch / 2; i++) {
                 const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
-                if (first + i * 2 + upper < units[u].merge.part_count && Policy::in_vo(plan, d[u]))
-                    value[u][i] = __ldcg(reinterpret_cast<const float4 *>(run->outputs + d[u] +
-                                                                          uint64_t(from) * dim));
+                value[u][i] = __ldcg(reinterpret_cast<const float4 *>(
+                    run->outputs + (Policy::in_vo(plan, d[u]) ? d[u] : 0) + uint64_t(from) * dim));
             }
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
             const float weight = merging[u].weigh(state[u]);
             sees[u] |= state[u].y != 0.0f;
 #pragma unroll
-            for (uint32_t i = 0; i < batch / 2; i++)
-                merging[u].add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[u][i]);
+            for (uint32_t i = 0; i < batch / 2; i++) {
+                const float of_part = __shfl_sync(0xffffffffu, weight, i * 2 + upper);
+                if (first + i * 2 + upper < units[u].merge.part_count)
+                    merging[u].add(of_part, value[u][i]);
+            }
         }
     }
 #pragma unroll

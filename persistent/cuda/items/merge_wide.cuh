@@ -133,17 +133,18 @@ template <typename T, int D, typename Policy> struct MergeWide {
                         }
                         weight = exp2_fast(state.x - base) * scale;
                     }
+                    /* In place of what is not there the last one is loaded again: a load behind
+                     * a condition is waited for in front of the next. */
                     float4 part[batch];
 #pragma unroll
                     for (uint32_t j = 0; j < batch; j++) {
-                        const uint32_t u = unit + (j >> per_log), of = p + (j & (per - 1));
+                        const uint32_t u = min(unit + (j >> per_log), units - 1);
+                        const uint32_t of = min(p + (j & (per - 1)), count - 1);
                         const uint32_t there = __shfl_sync(
                             0xffffffffu, from, (u / chunks << log) + (of & (width - 1)));
-                        part[j] = {};
-                        if (u < units && of < count)
-                            part[j] = __ldcg(reinterpret_cast<const float4 *>(
-                                run->outputs + uint64_t(there) * latent_values +
-                                u % chunks * chunk + lane * 4));
+                        part[j] = __ldcg(reinterpret_cast<const float4 *>(
+                            run->outputs + uint64_t(there) * latent_values + u % chunks * chunk +
+                            lane * 4));
                     }
 #pragma unroll
                     for (uint32_t j = 0; j < batch; j++) {

@@ -100,7 +100,8 @@ static void begin(uint32_t requests, uint32_t group)
                  .start_ns = 300.0f,
                  .wave_ns = 3500.0f,
                  .part_ns = 6000.0f,
-                 .part_row_ns = 50.0f},
+                 .part_row_ns = 50.0f,
+                 .merge_row_ns = 50.0f},
     };
     shape.splits_max = (132 * ATTND_CUT_TILES_PER_WORKER + 7) / 8;
 }
