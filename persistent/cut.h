@@ -292,7 +292,14 @@ static ATTND_HOST_DEVICE float attnd_cut_parts_max(const struct attnd_cut_shape 
     const float merged_ns = (float)packed_rows * shape->pace.merge_row_ns;
     const float at_once = packed_rows <= ATTND_CUT_MEMORY_ROWS ? ATTND_CUT_MERGED_AT_ONCE : 1.0f;
 
-    return attnd_cut_larger(at_once, sqrtf(time_ns / merged_ns));
+    const float most = attnd_cut_larger(at_once, sqrtf(time_ns / merged_ns));
+    float power = 1.0f;
+
+    if (!shape->pace.merges_many)
+        return most;
+    while (2.0f * power <= most)
+        power *= 2.0f;
+    return power;
 }
 
 static ATTND_HOST_DEVICE uint32_t attnd_cut_parts(const struct attnd_cut_shape *shape,

@@ -92,13 +92,21 @@ static double block_ns(const struct attnd_row_block *block, const struct blocks_
 }
 
 /* Parts of a block, at most, where whoever arrives last merges all of them: that is not to take
- * longer than a part. Of few rows it is one trip to memory up to a number of parts. */
+ * longer than a part. Of few rows it is one trip to memory up to a number of parts; and of latents
+ * it is made for powers of two (cuda/items/merge_wide.cuh). */
 static double parts_max(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
     const double merged_ns = block->row_count * plan->shape.group * plan->times.merge_row_ns;
     const double at_once = block->tile_class == ATTND_TILE_MEMORY ? MERGED_AT_ONCE : 1;
 
-    return attnd_larger(at_once, sqrt((double)block->time_ns / merged_ns));
+    const double most = attnd_larger(at_once, sqrt((double)block->time_ns / merged_ns));
+    double power = 1;
+
+    if (!plan->times.merges_many)
+        return most;
+    while (2 * power <= most)
+        power *= 2;
+    return power;
 }
 
 static int merged_by_one(const struct attnd_plan *plan, const struct attnd_row_block *block)

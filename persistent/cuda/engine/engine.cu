@@ -247,18 +247,17 @@ __device__ __forceinline__ void refresh_first(EnginePlan *plan, const Refresh &r
         if (worker >= refresh.items)
             return;
         const ItemPlace place = item_place(run, worker, workers);
-        const AskedItem asked =
-            item_ask(run, tile_word(run, place.tile, lane), refresh.generation, lane);
-        item_load(&first->item, run, asked, lane, [&] {
-            const attnd_tile &tile = first->item.tile;
-            if (lane < first_queries)
-                first->q[lane] = query_at(tile, run, place.head, lane);
-            if (lane == 0) {
-                first->item.generation = refresh.generation;
-                first->item.kv_head = place.head;
-                item_plan(&first->item, tile, run, place.head);
-            }
-        });
+        item_load(&first->item, run, tile_word(run, place.tile, lane), refresh.generation, lane,
+                  [&] {
+                      const attnd_tile &tile = first->item.tile;
+                      if (lane < first_queries)
+                          first->q[lane] = query_at(tile, run, place.head, lane);
+                      if (lane == 0) {
+                          first->item.generation = refresh.generation;
+                          first->item.kv_head = place.head;
+                          item_plan(&first->item, tile, run, place.head);
+                      }
+                  });
         first_write(&plan->first[worker], first, lane);
     }
 }

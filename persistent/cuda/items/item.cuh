@@ -165,55 +165,32 @@ __device__ __forceinline__ int64_t query_at(const attnd_tile &t, const ActiveRun
     return (row * run->plan.q_pitch.row + q_head * run->plan.q_pitch.head) * 2;
 }
 
-/* What the second trip brings: a page id and a part a lane, and the length of the tile's entry. */
-struct AskedItem {
-    uint32_t word; /* of the tile */
-    int32_t len, page;
-    uint32_t part;
-};
-
-/* And this is the second, of the whole warp, with the tile in @word. */
-__device__ __forceinline__ AskedItem item_ask(const ActiveRun *run, uint32_t word,
-                                              uint32_t generation, uint32_t lane)
-{
-    __builtin_assume(__isShared(run));
-    const auto field = [word](size_t offset) {
-        return __shfl_sync(0xffffffffu, word, uint32_t(offset / 4));
-    };
-    constexpr size_t entry = offsetof(attnd_tile, of_entry),
-                     merge = offsetof(attnd_tile, first_merge);
-    const uint32_t kv_begin = field(offsetof(attnd_tile, kv_begin));
-    const uint32_t at = divided(kv_begin, run->page_size, run->page_reciprocal).quotient + lane;
-    const uint32_t index = field(offsetof(attnd_tile, entry));
-    const uint32_t pages = field(entry + offsetof(attnd_entry, page_count));
-    const uint32_t page_begin = field(entry + offsetof(attnd_entry, page_begin));
-    const uint32_t parts = field(merge + offsetof(attnd_merge, part_count));
-    const uint32_t part_begin = field(merge + offsetof(attnd_merge, part_begin));
-    AskedItem asked = {word, 0, 0, 0};
-    asked.len = __ldcg(run->kv_len + uint64_t(generation) * run->plan.entries_max + index);
-    if (at < pages)
-        asked.page = __ldcg(run->kv_pages + page_begin + at);
-    if (lane < parts)
-        asked.part = __ldcg(run->merge_parts + part_begin + lane);
-    return asked;
-}
-
-/* Nobody can begin before it is over: @meanwhile is done, with what item_plan() needs, before what
- * was asked for is waited for. The whole warp. */
+/* And this is the second, of the whole warp, with the tile in @word. Nobody can begin before it is
+ * over: @meanwhile is done, with what item_plan() needs, before its loads are waited for. */
 template <typename Meanwhile>
-__device__ __forceinline__ void item_load(PlannedItem *item, const ActiveRun *run,
-                                          const AskedItem &asked, uint32_t lane,
+__device__ __forceinline__ void item_load(PlannedItem *item, const ActiveRun *run, uint32_t word,
+                                          uint32_t generation, uint32_t lane,
                                           const Meanwhile &meanwhile)
 {
     __builtin_assume(__isShared(item) && __isShared(run));
     if (lane < sizeof(attnd_tile) / 4)
-        reinterpret_cast<uint32_t *>(&item->tile)[lane] = asked.word;
+        reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
     __syncwarp();
+    const attnd_tile &t = item->tile;
+    const uint32_t at = divided(t.kv_begin, run->page_size, run->page_reciprocal).quotient + lane;
+    int32_t page = 0;
+    uint32_t part = 0;
+    const int32_t len =
+        __ldcg(run->kv_len + uint64_t(generation) * run->plan.entries_max + t.entry);
+    if (at < t.of_entry.page_count)
+        page = __ldcg(run->kv_pages + t.of_entry.page_begin + at);
+    if (lane < t.first_merge.part_count)
+        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
     meanwhile();
-    item->pages[lane] = asked.page;
-    item->parts[lane] = asked.part;
+    item->pages[lane] = page;
+    item->parts[lane] = part;
     if (lane == 0)
-        item_ends(item, item->tile, run, asked.len);
+        item_ends(item, t, run, len);
     __syncwarp();
 }
 

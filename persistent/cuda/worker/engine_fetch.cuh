@@ -203,35 +203,50 @@ __device__ __forceinline__ void engine_count(const FetchWarp *fetch)
     tally_gpu(&live->end_ns, static_cast<unsigned long long>(uint32_t(clock_ns()) - work->begun));
 }
 
-/* An item that was claimed and asked for before there is a slot for it. */
-struct ItemAhead {
-    bool claimed;
-    uint32_t index, head;
-    AskedItem asked;
-};
+/* An item that was claimed and found before there is a slot for it. */
+inline __device__ PlannedItem *item_ahead()
+{
+    __shared__ PlannedItem item;
+    return &item;
+}
+
+constexpr uint32_t unclaimed = nothing - 1;
+
+/* Whether so many items are left behind item @last, which was given out last, that workers which
+ * are free find some, whoever has claimed one ahead. */
+__device__ __forceinline__ bool engine_many_left(const WorkSlots *work, uint32_t last)
+{
+    return last != nothing && last + 3 * gridDim.x < work->launched.items;
+}
 
 /* The item of work @number, while a short one is in hand: to claim and to find an item takes four
  * trips, and rings hold no more keys than a short item or two have, so they would be empty
- * meanwhile. The last items are left to workers that are free. @last: the item that was given out
- * last. The whole warp. */
-__device__ __forceinline__ ItemAhead engine_claim_ahead(FetchWarp *fetch, uint32_t number,
-                                                        uint32_t last)
+ * meanwhile. @copy: where the run was copied to. A call, as item_of_class(). The whole warp.
+ * Return: its index, of one that is there in item_ahead() then; or `unclaimed`. */
+inline __device__ __noinline__ uint32_t engine_claim_ahead(Resident *resident, uint32_t copy,
+                                                           uint32_t number)
 {
-    const RunEntry entry = fetch->work->launched;
-    const ActiveRun *run = copied_run(fetch);
-    const uint32_t workers = gridDim.x, lane = threadIdx.x % 32;
-    ItemAhead ahead = {};
-    if (last + 3 * workers >= entry.items || run->plan.compute_tiles ||
-        !short_in_hand(fetch, number))
-        return ahead;
-    ahead.claimed = true;
-    ahead.index = engine_claim(fetch, entry, workers);
-    if (ahead.index >= entry.items)
-        return ahead;
-    const ItemPlace place = item_place(run, ahead.index, fetch->work->settings.workers);
-    ahead.head = place.head;
-    ahead.asked = item_ask(run, tile_word(run, place.tile, lane), entry.generation, lane);
-    return ahead;
+    FetchWarp fetch = {};
+    fetch.resident = resident;
+    fetch.work = cta_work();
+    fetch.copy = copy;
+    const RunEntry entry = fetch.work->launched;
+    const ActiveRun *run = copied_run(&fetch);
+    const uint32_t lane = threadIdx.x % 32;
+    if (run->plan.compute_tiles || !short_in_hand(&fetch, number))
+        return unclaimed;
+    const uint32_t index = engine_claim(&fetch, entry, gridDim.x);
+    if (index >= entry.items)
+        return index;
+    const ItemPlace place = item_place(run, index, fetch.work->settings.workers);
+    PlannedItem *item = item_ahead();
+    item_load(item, run, tile_word(run, place.tile, lane), entry.generation, lane, [&] {
+        if (lane == 0) {
+            item->kv_head = place.head;
+            item_plan(item, item->tile, run, place.head);
+        }
+    });
+    return index;
 }
 
 /* As take_item(), of one run, behind its first item. Return: `nothing` when none is left. */

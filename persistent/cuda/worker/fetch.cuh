@@ -200,19 +200,28 @@ __device__ __forceinline__ bool one_plane(const ActiveRun *run)
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. @known: what follows from the plan is there. @ahead: the
- * item, if it was asked for before. The whole warp. Return: the path that executes it. */
+ * item lies in item_ahead(). The whole warp. Return: the path that executes it. */
 template <int D, typename Policy, bool known>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
                                           const RunEntry &entry, uint32_t index, uint32_t cancelled,
-                                          const ItemAhead &ahead = {})
+                                          bool ahead = false)
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
     const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
-    uint32_t head = known ? slot->item.kv_head : ahead.head, word = 0;
-    if (!known && !ahead.claimed) {
+    uint32_t head, word = 0;
+    if (decodes<D> && ahead) {
+        static_assert(sizeof(PlannedItem) / 16 <= 32, "a vector a lane");
+        if (lane < sizeof(PlannedItem) / 16)
+            reinterpret_cast<uint4 *>(static_cast<PlannedItem *>(&slot->item))[lane] =
+                reinterpret_cast<const uint4 *>(item_ahead())[lane];
+        __syncwarp();
+    }
+    if (known || (decodes<D> && ahead)) {
+        head = slot->item.kv_head;
+    } else {
         const ItemPlace place = item_place(run, index, settings.workers);
         head = place.head;
         word = attends ? tile_word(run, place.tile, lane) : 0;
@@ -245,16 +254,14 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         const uint32_t rows = tile.row_count * run->plan.group;
         if (rows <= decode_rows<D> && lane < decode_rows<D>)
             slot->item.q[lane] = lane < rows ? run->q + query_at(tile, run, head, lane) : nullptr;
-        if (!known && lane == 0)
+        if (!known && !ahead && lane == 0)
             item_plan(&slot->item, tile, run, head);
     };
-    if (known) {
+    if (known || (decodes<D> && ahead)) {
         meanwhile();
         __syncwarp();
     } else {
-        item_load(&slot->item, run,
-                  ahead.claimed ? ahead.asked : item_ask(run, word, entry.generation, lane), lane,
-                  meanwhile);
+        item_load(&slot->item, run, word, entry.generation, lane, meanwhile);
     }
     const bool few = slot->item.packed_rows <= decode_rows<D>;
     const bool latents = !portable && D == latent_dim && paths >> 1 & 1 && one_plane(run);
@@ -378,9 +385,9 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
         last = fetch->worker;
     }
     for (;; number++) {
-        ItemAhead ahead = {};
-        if (decodes<D> && last != nothing)
-            ahead = engine_claim_ahead(fetch, number, last);
+        uint32_t ahead = unclaimed;
+        if (decodes<D> && engine_many_left(fetch->work, last))
+            ahead = engine_claim_ahead(resident, fetch->copy, number);
         if (first_item<D> != 0 && number == warmup + work_slots)
             work_wait_empty(fetch->work, warmup); /* nobody else waits for its end */
         if (number >= work_slots)
@@ -392,14 +399,15 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool warms_up)
         uint32_t cancelled = 0, index;
         if (fetch->work->launch.plan) {
             entry = fetch->work->launched;
-            index = ahead.claimed ? ahead.index : engine_take<D>(fetch, number);
+            index = ahead != unclaimed ? ahead : engine_take<D>(fetch, number);
             index = last = index < entry.items ? index : nothing;
         } else {
             index = take_item<D>(fetch, number, &entry, &cancelled, warms_up);
         }
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D, Policy, false>(fetch, slot, entry, index, cancelled, ahead);
+            path = work_fill<D, Policy, false>(fetch, slot, entry, index, cancelled,
+                                               ahead != unclaimed);
         if (warms_up)
             return;
         work_give<D>(fetch, slot, number, path);
