@@ -212,6 +212,7 @@ __device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zer
     slot->path = path_decode;
     run->plan.dim_qk = run->plan.dim_vo = D;
     run->pages = run->plan.heads_kv = run->plan.group = 1;
+    run->group_reciprocal = run->heads_reciprocal = reciprocal_of(1); /* else rows lie elsewhere */
     run->page_size = first_keys;
     run->tiles = reinterpret_cast<const attnd_tile *>(zeros);
     run->kv_len = reinterpret_cast<const int32_t *>(zeros);
