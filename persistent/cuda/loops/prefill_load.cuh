@@ -114,9 +114,11 @@ template <typename T, int D, typename Policy> struct Loader {
     {
         const ActiveRun *run = item.run;
         const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
+        constexpr uint32_t dim = values ? Shape::values : D;
+        constexpr uint32_t bytes = values ? Shape::v_bytes : Shape::k_bytes; /* of a block */
         const uint32_t rows = values ? 16 : run->box_rows, box = part + lane * parts;
         const bool mine = box < Shape::keys / rows;
-        const uint32_t to = base + box * rows * (D * 2);
+        const uint32_t to = base + box * rows * (dim * 2);
         const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
         int32_t blocks = prefill_blocks<D>(item);
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
@@ -141,15 +143,15 @@ template <typename T, int D, typename Policy> struct Loader {
                     page = box_page<values>(item, pages, token);
                 barrier_wait(&empty[stage], parity ^ 1);
                 if (lane == 0 && part == 0) {
-                    barrier_expect(&full[stage], Shape::kv_bytes);
+                    barrier_expect(&full[stage], bytes);
                     barrier_arrive(&full[stage], load_arrivals - 1);
                 }
                 __syncwarp();
                 if (mine && values)
-                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, 0,
+                    tma_box(to + stage * bytes, map, &full[stage], inside, 0,
                             int32_t(item.kv_head), int32_t(here));
                 else if (mine)
-                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], 0, 0, inside / 8,
+                    tma_box(to + stage * bytes, map, &full[stage], 0, 0, inside / 8,
                             k_unit(item, here));
             }
             look_ahead(number);
@@ -190,13 +192,13 @@ template <typename T, int D, typename Policy> struct Loader {
                 if (block)
                     rows.ask(item, first - Shape::keys);
                 gather_plane<false>(item, rows, block % 2, item.kv_end - first,
-                                    shared + Shape::k_offset + stage * Shape::kv_bytes,
+                                    shared + Shape::k_offset + stage * Shape::k_bytes,
                                     &bars->k_empty[stage], &bars->k_full[stage], parity);
             }
             if (block + 1 < blocks) {
                 const uint32_t number = count - 1, stage = number % Shape::stages;
                 gather_plane<true>(item, rows, (block + 1) % 2, item.kv_end - first - Shape::keys,
-                                   shared + Shape::v_offset + stage * Shape::kv_bytes,
+                                   shared + Shape::v_offset + stage * Shape::v_bytes,
                                    &bars->v_empty[stage], &bars->v_full[stage],
                                    number / Shape::stages % 2);
             }

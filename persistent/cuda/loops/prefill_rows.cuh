@@ -198,7 +198,7 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
                                             const float (&inverse)[2], uint32_t q, uint32_t row)
 {
     using Shape = PrefillShape<D>;
-    constexpr uint32_t chunks = D / 8, panel_bytes = prefill_rows * 128;
+    constexpr uint32_t chunks = Shape::values / 8, panel_bytes = prefill_rows * 128;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t at = q + (row + lane % 16) * 128, half = lane / 16; /* this lane's matrix row */
 #pragma unroll
