@@ -399,8 +399,11 @@ template <typename T, int D, typename Policy> struct Prefill {
                 begin();
         }
         const uint32_t q_here = q_stage();
-        if (blocks > 0) {
+        if (blocks > 0)
             blocks_of(item, blocks, scale);
+        if (Shape::leaves_q)
+            barrier_arrive_warp(&bars->q_empty[q_here]);
+        if (blocks > 0) {
             if (overlaps)
                 next = next_work(item, work, number);
             end(next);
@@ -418,7 +421,8 @@ template <typename T, int D, typename Policy> struct Prefill {
             leave_k(count);
         else
             q_count++;
-        barrier_arrive_warp(&bars->q_empty[q_here]);
+        if (!Shape::leaves_q)
+            barrier_arrive_warp(&bars->q_empty[q_here]);
         ahead = next != nullptr;
         return next;
     }

@@ -89,10 +89,17 @@ template <typename T, int D, typename Policy> struct Loader {
         q_count++;
     }
 
-    /* Between blocks of work @number: Q of the next one, if both it and the place for it are there.
-     * It then lies there when the next item begins. */
-    __device__ __forceinline__ void look_ahead(uint32_t number)
+    /* Between blocks of work @number, which is @item: Q of the next one, if both it and the place
+     * for it are there. It then lies there when the next item begins. With one place its own, behind
+     * the first blocks, which need nothing of Q's place. */
+    __device__ __forceinline__ void look_ahead(const Item &item, uint32_t number)
     {
+        if constexpr (Shape::leaves_q) {
+            if (!q_ahead && warp >= loader_warps - q_warps)
+                begin_q(item);
+            q_ahead = true;
+            return;
+        }
         const uint32_t stage = q_count % Shape::q_stages;
         if (Shape::q_stages == 1 || q_ahead || warp < loader_warps - q_warps ||
             !__all_sync(0xffffffffu,
@@ -124,8 +131,10 @@ template <typename T, int D, typename Policy> struct Loader {
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
-        int32_t stop = min(blocks / 2, claim_blocks / 3); /* the next item is there by then */
-        for (int32_t block = blocks - 1; block >= 0; stop = 0) {
+        /* The next item is there by then; or as many blocks are asked for as there are stages. */
+        int32_t stop = Shape::leaves_q ? max(blocks - Shape::stages, 0)
+                                       : min(blocks / 2, claim_blocks / 3);
+        for (int32_t block = blocks - 1; Shape::leaves_q || block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
                 if (!values && part == 0) {
                     prefill_ending(item, block);
@@ -154,7 +163,9 @@ template <typename T, int D, typename Policy> struct Loader {
                     tma_box(to + stage * bytes, map, &full[stage], 0, 0, inside / 8,
                             k_unit(item, here));
             }
-            look_ahead(number);
+            look_ahead(item, number);
+            if (Shape::leaves_q && block < 0)
+                break;
         }
     }
 
@@ -309,7 +320,8 @@ template <typename T, int D, typename Policy> struct Loader {
     /* Work @number, of many rows. */
     __device__ __forceinline__ void load(const Item &item, uint32_t number)
     {
-        if (!widens<Policy> && warp >= loader_warps - q_warps && !q_ahead)
+        const bool begins = Shape::leaves_q ? !by_boxes(item.run) : !q_ahead;
+        if (!widens<Policy> && warp >= loader_warps - q_warps && begins)
             begin_q(item);
         if (!widens<Policy>)
             q_ahead = false;
