@@ -217,7 +217,7 @@ static struct random_batch longer_keys_batch(void)
                                                      {.qo_len = 5, .kv_len = {5}},
                                                      {.qo_len = 40, .kv_len = {333}},
                                                      {.qo_len = 200, .kv_len = {200}},
-                                                     {.qo_len = 200, .kv_len = {512}},
+                                                     {.qo_len = 130, .kv_len = {512}},
                                                      {.qo_len = 8, .kv_len = {130}},
                                                      {.qo_len = 1, .kv_len = {1}}}};
     return batch;
@@ -228,7 +228,7 @@ static struct random_batch longer_keys_batch(void)
 static void longer_keys(struct engine *engine)
 {
     static const uint32_t page_sizes[] = {16, 64, 128, 1, 20};
-    static const uint32_t heads[][2] = {{1, 1}, {8, 1}, {3, 5}, {1, 32}};
+    static const uint32_t heads[][2] = {{1, 1}, {8, 1}, {1, 32}};
     struct random_batch batch = longer_keys_batch();
 
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
@@ -236,11 +236,12 @@ static void longer_keys(struct engine *engine)
         batch.shape.dtype = dtype;
         for (uint32_t p = 0; p < sizeof(page_sizes) / sizeof(page_sizes[0]); p++) {
             batch.shape.page_size = page_sizes[p];
-            for (batch.causal = 0; batch.causal < 2; batch.causal++)
-                trial_expect(engine, &batch);
-            batch.causal = 1;
+            trial_expect(engine, &batch);
         }
         batch.shape.page_size = 16;
+        batch.causal = 0;
+        trial_expect(engine, &batch);
+        batch.causal = 1;
         for (uint32_t h = 0; h < sizeof(heads) / sizeof(heads[0]); h++) {
             batch.shape.heads_kv = heads[h][0];
             batch.shape.group = heads[h][1];

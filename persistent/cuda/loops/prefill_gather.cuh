@@ -41,10 +41,9 @@ template <typename T, int D, typename Policy> struct Gather {
     /* Chunks of a row of V or K; rows of which a warp copies a part at once; none of theirs is
      * swizzled by `other`. */
     template <bool values>
-    static constexpr uint32_t chunks =
-        (values ? Shape::values : D) * (widens<Policy> ? 1 : 2) / 16;
+    static constexpr uint32_t chunks = (values ? Shape::values : D) * (widens<Policy> ? 1 : 2) / 16;
     template <bool values>
-    static constexpr uint32_t step = Policy::narrow && portable ? 1 : 32 / chunks<values>;
+    static constexpr uint32_t step = Policy::narrow &&portable ? 1 : 32 / chunks<values>;
     template <bool values> static constexpr uint32_t other = step<values> == 1 ? 8 : 1;
     static_assert(shares <= share_groups, "room for places");
     uint32_t warp;
@@ -124,7 +123,8 @@ template <typename T, int D, typename Policy> struct Gather {
         const uint32_t r = lane / chunks<values>, c = lane % chunks<values>;
         /* What is not there comes from the row's beginning: an address must be mapped. */
         const bool in = values ? Policy::in_vo(plan, c * 8) : Policy::in_qk(plan, c * 8);
-        to += place_in_block<D, values>(0, c / 8 * 8) + r * 128 + ((c % 8 ^ r ^ other<values>) << 4);
+        to +=
+            place_in_block<D, values>(0, c / 8 * 8) + r * 128 + ((c % 8 ^ r ^ other<values>) << 4);
         return {{to + place_in_block<D, values>(own * 8, 0),
                  to + place_in_block<D, values>((own + loader_warps) * 8, 0)},
                 gather_places(own, table, values) + r * (64 / step<values>),

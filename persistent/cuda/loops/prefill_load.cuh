@@ -90,8 +90,8 @@ template <typename T, int D, typename Policy> struct Loader {
     }
 
     /* Between blocks of work @number, which is @item: Q of the next one, if both it and the place
-     * for it are there. It then lies there when the next item begins. With one place its own, behind
-     * the first blocks, which need nothing of Q's place. */
+     * for it are there. It then lies there when the next item begins. With one place its own,
+     * behind the first blocks, which need nothing of Q's place. */
     __device__ __forceinline__ void look_ahead(const Item &item, uint32_t number)
     {
         if constexpr (Shape::leaves_q) {
@@ -132,8 +132,8 @@ template <typename T, int D, typename Policy> struct Loader {
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
         /* The next item is there by then; or as many blocks are asked for as there are stages. */
-        int32_t stop = Shape::leaves_q ? max(blocks - Shape::stages, 0)
-                                       : min(blocks / 2, claim_blocks / 3);
+        int32_t stop =
+            Shape::leaves_q ? max(blocks - Shape::stages, 0) : min(blocks / 2, claim_blocks / 3);
         for (int32_t block = blocks - 1; Shape::leaves_q || block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
                 if (!values && part == 0) {
@@ -157,8 +157,8 @@ template <typename T, int D, typename Policy> struct Loader {
                 }
                 __syncwarp();
                 if (mine && values)
-                    tma_box(to + stage * bytes, map, &full[stage], inside, 0,
-                            int32_t(item.kv_head), int32_t(here));
+                    tma_box(to + stage * bytes, map, &full[stage], inside, 0, int32_t(item.kv_head),
+                            int32_t(here));
                 else if (mine)
                     tma_box(to + stage * bytes, map, &full[stage], 0, 0, inside / 8,
                             k_unit(item, here));

@@ -224,7 +224,8 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
     __syncwarp();
 }
 
-/* Chunks of 16 bytes of four lanes that share a row: lane c has pair c of each, and then chunk c. */
+/* Chunks of 16 bytes of four lanes that share a row: lane c has pair c of each, and then chunk c.
+ */
 __device__ __forceinline__ uint4 quad_transposed(uint32_t (&part)[4])
 {
 #pragma unroll

@@ -29,8 +29,8 @@ template <int D> struct PrefillShape {
     /* Of K and of V; and of Q. */
     static constexpr int stages = portable ? (D == 256 ? 1 : 3) : (D == 64 ? 4 : 2);
     static constexpr int q_stages = D > (portable ? 64 : 128) ? 1 : 2;
-    /* A place for one tile of Q that consumers leave with their last scores: o goes out another way.
-     * Keys of the next item are asked for in front of its Q. */
+    /* A place for one tile of Q that consumers leave with their last scores: o goes out another
+     * way. Keys of the next item are asked for in front of its Q. */
     static constexpr bool leaves_q = D == 192 && !portable;
     static constexpr uint32_t q_bytes = prefill_rows * D * 2;
     static constexpr uint32_t k_bytes = keys * D * 2, v_bytes = keys * values * 2; /* of a block */

@@ -38,10 +38,10 @@ variant_index(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype, uint32_t kv_dtyp
     return attnd_kernel_of(dim_qk, dim_vo, dtype, kv_dtype, options);
 }
 
-/* Does kernel @kernel, which is one of D, execute runs of another variant? Varied ones execute plain
- * runs, too (attnd_kernel_varied()). So a model that mixes both has all SMs for each of them. */
-template <int D>
-__host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
+/* Does kernel @kernel, which is one of D, execute runs of another variant? Varied ones execute
+ * plain runs, too (attnd_kernel_varied()). So a model that mixes both has all SMs for each of them.
+ */
+template <int D> __host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
 {
     constexpr uint32_t first = D == 192 ? ATTND_KERNELS_192 : 0;
     constexpr uint32_t plain = D == 192 ? 2 : ATTND_KERNELS_PLAIN;

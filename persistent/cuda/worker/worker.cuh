@@ -363,9 +363,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         fence_barrier_init();
     } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
         const bool asked = asks_early<D, Policy> && launch.plan && !engine_asks_late(fused);
-        *decode_ring() = warmup_helps(launch)
-                             ? warmup_ring<decode_dim<D>, Policy>(warp - producer_threads / 32, asked)
-                             : DecodeRing{};
+        *decode_ring() =
+            warmup_helps(launch)
+                ? warmup_ring<decode_dim<D>, Policy>(warp - producer_threads / 32, asked)
+                : DecodeRing{};
     }
     cta_ready(warp == 0 && launch.plan);
     if (asks_early<D, Policy> && warp == 0)

@@ -187,11 +187,11 @@ static void keys_of_192_dims_with_values_of_128_have_kernels_of_their_own(void *
     (void)state;
     for (uint32_t options = 0; options < 2; options++)
         for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
-            const uint32_t kernel = attnd_kernel_of(192, 128, dtype, dtype,
-                                                    options ? ATTND_OPTION_WINDOW : 0);
+            const uint32_t kernel =
+                attnd_kernel_of(192, 128, dtype, dtype, options ? ATTND_OPTION_WINDOW : 0);
             char expected[ATTND_KERNEL_NAME_BYTES];
-            snprintf(expected, sizeof(expected), "192_%s_%s",
-                     dtype == ATTND_FP16 ? "fp16" : "bf16", options ? "varied" : "plain");
+            snprintf(expected, sizeof(expected), "192_%s_%s", dtype == ATTND_FP16 ? "fp16" : "bf16",
+                     options ? "varied" : "plain");
             assert_string_equal(attnd_kernel_name(kernel, name), expected);
         }
     assert_string_equal(
