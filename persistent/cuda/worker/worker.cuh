@@ -353,8 +353,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
             if (!warmup_helps(launch))
                 warmup_skip(work);
             else
-                warmup_fill<decode_dim<D>>(work, resident->nothing[first_worker + blockIdx.x],
-                                           resident->spoilt[blockIdx.x % warmup_places]);
+                warmup_fill<decode_dim<D>, values_dim<D>>(
+                    work, resident->nothing[first_worker + blockIdx.x],
+                    resident->spoilt[blockIdx.x % warmup_places]);
     } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;
