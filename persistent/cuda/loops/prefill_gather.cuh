@@ -119,7 +119,9 @@ template <typename T, int D, typename Policy> struct Gather {
                                                    uint32_t to) const
     {
         const attnd_plan_head &plan = item.run->plan;
-        const uint32_t thread = thread_anew(), lane = thread % 32, own = thread / 32 - 1;
+        /* Of 24 chunks the first ones are copied twice, by lanes that have no other. */
+        constexpr uint32_t lanes = chunks<values> * step<values>;
+        const uint32_t thread = thread_anew(), lane = thread % 32 % lanes, own = thread / 32 - 1;
         const uint32_t r = lane / chunks<values>, c = lane % chunks<values>;
         /* What is not there comes from the row's beginning: an address must be mapped. */
         const bool in = values ? Policy::in_vo(plan, c * 8) : Policy::in_qk(plan, c * 8);
@@ -132,15 +134,15 @@ template <typename T, int D, typename Policy> struct Gather {
                 in ? left - int32_t(r + own * 8) : 0};
     }
 
+    /* Are rows copied by copy_in_turns()? */
+    template <bool values> static constexpr bool in_turns = chunks<values> *step<values> < 32;
+
     /* Copies the share of a plane: rows of 16 bits, of which a lane copies the same chunk of every
      * row. Each address is one of two with some bits changed and a constant behind it, and never
      * another sum: see COMPILER.md. */
     template <bool values> __device__ __forceinline__ void copy(const Lines<values> &lines) const
     {
         constexpr uint32_t step = Gather::step<values>, other = Gather::other<values>;
-        constexpr uint32_t lanes = chunks<values> * step; /* of 24 chunks a lane has one or none */
-        if (lanes < 32 && thread_anew() % 32 >= lanes)
-            return;
 #pragma unroll
         for (uint32_t i = 0; i < shares; i++) {
             if (i + 1 == shares && warp + i * loader_warps >= groups)
@@ -156,6 +158,36 @@ template <typename T, int D, typename Policy> struct Gather {
                 cp_async16((lines.to[i % 2] ^ ((n ^ other) << 4)) + i / 2 * pair + n * 128,
                            reinterpret_cast<const char *>(at[n / step] + lines.inside),
                            int32_t(i * loader_warps * 8 + n) < lines.left ? 16 : 0);
+        }
+    }
+
+    /* The same of rows of 24 chunks, two groups of the share at a time: unrolled, the addresses of
+     * all of them are more than there are registers, and those that are spilled wait behind the
+     * copies. */
+    template <bool values> __device__ __forceinline__ void copy_in_turns(Lines<values> lines) const
+    {
+        constexpr uint32_t pair = place_in_block<D, values>(2 * loader_warps * 8, 0);
+        static_assert(step<values> == 1, "a row at once");
+#pragma unroll 1
+        for (uint32_t group = warp; group < groups; group += 2 * loader_warps) {
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                if (group + i * loader_warps >= groups)
+                    break;
+                uint64_t at[8];
+#pragma unroll
+                for (uint32_t n = 0; n < 8; n += 2)
+                    load_shared_addresses(at[n], at[n + 1], lines.from + i * 64 + n * 8);
+#pragma unroll
+                for (uint32_t n = 0; n < 8; n++)
+                    cp_async16((lines.to[i] ^ ((n ^ other<values>) << 4)) + n * 128,
+                               reinterpret_cast<const char *>(at[n] + lines.inside),
+                               int32_t(i * loader_warps * 8 + n) < lines.left ? 16 : 0);
+            }
+            lines.to[0] += pair;
+            lines.to[1] += pair;
+            lines.from += 2 * 64;
+            lines.left -= int32_t(2 * loader_warps * 8);
         }
     }
 

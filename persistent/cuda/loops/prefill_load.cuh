@@ -178,7 +178,10 @@ template <typename T, int D, typename Policy> struct Loader {
     {
         const auto lines = rows.template lines<values>(item, table, left, to);
         barrier_wait(empty, parity ^ 1);
-        rows.template copy<values>(lines);
+        if constexpr (Gather<T, D, Policy>::template in_turns<values>)
+            rows.template copy_in_turns<values>(lines);
+        else
+            rows.template copy<values>(lines);
         barrier_arrive_copies(full);
     }
 
