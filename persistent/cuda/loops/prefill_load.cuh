@@ -176,13 +176,19 @@ template <typename T, int D, typename Policy> struct Loader {
                                                  uint32_t table, int32_t left, uint32_t to,
                                                  uint64_t *empty, uint64_t *full, uint32_t parity)
     {
-        const auto lines = rows.template lines<values>(item, table, left, to);
-        barrier_wait(empty, parity ^ 1);
-        if constexpr (Gather<T, D, Policy>::template in_turns<values>)
-            rows.template copy_in_turns<values>(lines);
-        else
-            rows.template copy<values>(lines);
-        barrier_arrive_copies(full);
+        if constexpr (Policy::narrow) { /* in portable kernels */
+            barrier_wait(empty, parity ^ 1);
+            rows.template convert<values>(item, table, left, to);
+            barrier_arrive(full, 1);
+        } else {
+            const auto lines = rows.template lines<values>(item, table, left, to);
+            barrier_wait(empty, parity ^ 1);
+            if constexpr (Gather<T, D, Policy>::template in_turns<values>)
+                rows.template copy_in_turns<values>(lines);
+            else
+                rows.template copy<values>(lines);
+            barrier_arrive_copies(full);
+        }
     }
 
     /* Both planes of an item by cp.async: this warp's share of each block. Consumers want the keys
