@@ -240,7 +240,7 @@ BUILD_SAYING = MAKE='$(MAKE)' .ci/build.sh
 # that is compiled which is no variant's, and tests/variant compiles one of those.
 ifeq ($(wildcard /dev/nvidia0),)
 check-all: export CUDA_VARIANTS := \
-  128_bf16_plain 64_fp16_varied 256_fp16_fp8 576_bf16_plain 576_bf16_varied
+  128_bf16_plain 64_fp16_varied 192_fp16_plain 256_fp16_fp8 576_bf16_plain 576_bf16_varied
 check-all: export CUDA_ARCHS := 90a 80
 check-all: export PORTABLE_VARIANTS :=
 endif

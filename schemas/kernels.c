@@ -10,7 +10,12 @@ const char *attnd_kernel_name(uint32_t number, char text[ATTND_KERNEL_NAME_BYTES
 
     if (number >= ATTND_KERNELS)
         return "?";
-    snprintf(text, ATTND_KERNEL_NAME_BYTES, "%u_%s_%s", dims[number % ATTND_KERNELS_PLAIN / 2],
-             number % 2 ? "bf16" : "fp16", policies[number / ATTND_KERNELS_PLAIN]);
+    const int of_192 = number >= ATTND_KERNELS_192;
+    const uint32_t dim = of_192 ? 192 : dims[number % ATTND_KERNELS_PLAIN / 2];
+    const uint32_t policy =
+        of_192 ? (number - ATTND_KERNELS_192) / 2 : number / ATTND_KERNELS_PLAIN;
+
+    snprintf(text, ATTND_KERNEL_NAME_BYTES, "%u_%s_%s", dim, number % 2 ? "bf16" : "fp16",
+             policies[policy]);
     return text;
 }

@@ -11,11 +11,12 @@
 #include <stdint.h>
 
 /* For head dimensions of 1, 2, 4 panels of 64: of V, boxes of 16 tokens; then of K, of 16, 32, 64.
- * The last one: of latents, 9 panels of 16 tokens. */
+ * Then of latents, 9 panels of 16 tokens; and of K of 192 dims, 3 panels of 16, 32, 64. */
 #define ATTND_MAP_DIMS 3u
 #define ATTND_MAP_HEIGHTS 3u
 #define ATTND_MAP_LATENTS (ATTND_MAP_DIMS * (1 + ATTND_MAP_HEIGHTS))
-#define ATTND_MAP_TEMPLATES (ATTND_MAP_LATENTS + 1)
+#define ATTND_MAP_192 (ATTND_MAP_LATENTS + 1)
+#define ATTND_MAP_TEMPLATES (ATTND_MAP_192 + ATTND_MAP_HEIGHTS)
 #define ATTND_MAP_BYTES 128u
 
 struct attnd_map_shape {
@@ -27,9 +28,11 @@ struct attnd_map_shape {
  * elements, swizzled by 128 bytes. */
 static inline struct attnd_map_shape attnd_map_shape(uint32_t index)
 {
-    const int latents = index == ATTND_MAP_LATENTS;
-    const uint32_t panels = latents ? 9 : 1u << index % ATTND_MAP_DIMS;
-    const uint32_t height = latents ? 1 : index / ATTND_MAP_DIMS; /* 0: of V */
+    const int latents = index == ATTND_MAP_LATENTS, of_192 = index >= ATTND_MAP_192;
+    const uint32_t panels = latents ? 9 : of_192 ? 3 : 1u << index % ATTND_MAP_DIMS;
+    const uint32_t height = latents  ? 1
+                            : of_192 ? 1 + index - ATTND_MAP_192
+                                     : index / ATTND_MAP_DIMS; /* 0: of V */
     const struct attnd_map_shape shape = {
         {64, 64, 9, 8, 1},
         {2048, 128, 131072, 131072},

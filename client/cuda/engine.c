@@ -145,7 +145,7 @@ static CUresult kernel_facts(const struct attnd_engine *engine, CUmodule module,
     CUresult result = CUDA_ERROR_NOT_FOUND;
 
     for (; number < ATTND_KERNELS && result == CUDA_ERROR_NOT_FOUND;
-         number += ATTND_KERNELS_PLAIN) {
+         number = attnd_kernel_varied(number)) {
         (void)snprintf(name, sizeof(name), "attnd_facts_%s", attnd_kernel_name(number, kernel));
         result = read_facts(engine, module, name, facts, sizeof(*facts));
     }

@@ -27,7 +27,8 @@ ifeq ($(CUDA),1)
 # is made by including variants.inc (host/launch.cu). Fewer may be named on the command line, of 576
 # plain and varied ones together; attnd-variant makes the others as modules (host/MODULES.md).
 CUDA_VARIANTS ?= $(foreach policy,plain varied fp8,$(foreach dim,64 128 256 576, \
-                   $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy))))
+                   $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy)))) \
+                 $(foreach policy,plain varied,192_fp16_$(policy) 192_bf16_$(policy))
 CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/host/variants.inc
 
 NVFLAGS := $(NVFLAGS_KERNEL) -I. -I$(BUILD)/gen -Xcompiler -Wall,-Wextra -Xptxas -warn-spills

@@ -99,9 +99,9 @@ int attnd_kernel_file_open(const struct attnd_options *options, const char *isa,
     *fd = open_named(options, isa,
                      kernel == ATTND_KERNELS ? "engine" : attnd_kernel_name(kernel, text),
                      size_bytes);
-    if (*fd < 0 && kernel < ATTND_KERNELS_PLAIN)
-        *fd = open_named(options, isa, attnd_kernel_name(kernel + ATTND_KERNELS_PLAIN, text),
-                         size_bytes);
+    const uint32_t varied = attnd_kernel_varied(kernel);
+    if (*fd < 0 && varied < ATTND_KERNELS)
+        *fd = open_named(options, isa, attnd_kernel_name(varied, text), size_bytes);
     return *fd < 0 ? attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, kernel, 0)
                    : 0;
 }

@@ -204,6 +204,140 @@ static void prompts_over_fp8_are_right(void **state)
     harness_stop(&harness);
 }
 
+/* Requests of one row, of few and of many; ends within a block of keys and at its edge. */
+static struct random_batch longer_keys_batch(void)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.dim = 192;
+    batch.shape.dim_vo = 128;
+    batch.shape.layers = 1;
+    batch.level[0] = (struct random_level){.requests = 7,
+                                           .entry = {{.qo_len = 1, .kv_len = {700}},
+                                                     {.qo_len = 5, .kv_len = {5}},
+                                                     {.qo_len = 40, .kv_len = {333}},
+                                                     {.qo_len = 200, .kv_len = {200}},
+                                                     {.qo_len = 130, .kv_len = {512}},
+                                                     {.qo_len = 8, .kv_len = {130}},
+                                                     {.qo_len = 1, .kv_len = {1}}}};
+    return batch;
+}
+
+/* Any pages, both types, 1 to 32 heads; appended rows; strides that keep no alignment, and a NaN,
+ * with which items go the plain way. */
+static void longer_keys(struct engine *engine)
+{
+    static const uint32_t page_sizes[] = {16, 64, 128, 1, 20};
+    static const uint32_t heads[][2] = {{1, 1}, {8, 1}, {1, 32}};
+    struct random_batch batch = longer_keys_batch();
+
+    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
+        batch = longer_keys_batch();
+        batch.shape.dtype = dtype;
+        for (uint32_t p = 0; p < sizeof(page_sizes) / sizeof(page_sizes[0]); p++) {
+            batch.shape.page_size = page_sizes[p];
+            trial_expect(engine, &batch);
+        }
+        batch.shape.page_size = 16;
+        batch.causal = 0;
+        trial_expect(engine, &batch);
+        batch.causal = 1;
+        for (uint32_t h = 0; h < sizeof(heads) / sizeof(heads[0]); h++) {
+            batch.shape.heads_kv = heads[h][0];
+            batch.shape.group = heads[h][1];
+            trial_expect(engine, &batch);
+        }
+        batch.append = 1;
+        batch.shape.heads_kv = 2;
+        batch.shape.group = 1;
+        trial_expect(engine, &batch);
+        batch.seen_nan = 1;
+        trial_expect(engine, &batch);
+        batch.seen_nan = 0;
+        batch.shape.pad = 1;
+        trial_expect(engine, &batch);
+    }
+}
+
+static void keys_of_192_dims_with_values_of_128_are_right(void **state)
+{
+    in_a_client(*state, longer_keys);
+}
+
+/* Few workers, so that items follow one another, of a few rows and of many in turn. */
+static void longer_keys_of_few_workers_are_right(void **state)
+{
+    static const char *const options[] = {"--residency", "shared", "--sms", "5", NULL};
+    static struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    in_a_client(&harness, longer_keys);
+    harness_stop(&harness);
+}
+
+/* Long requests, alone: as many parts as there are workers for, of few rows and of many. */
+static void longer_keys_in_parts(struct engine *engine)
+{
+    static const uint32_t page_sizes[] = {16, 64, 1};
+    static const struct random_entry entries[] = {{.qo_len = 200, .kv_len = {3000}},
+                                                  {.qo_len = 131, .kv_len = {2049}},
+                                                  {.qo_len = 40, .kv_len = {5003}},
+                                                  {.qo_len = 5, .kv_len = {6000}},
+                                                  {.qo_len = 1, .kv_len = {9001}}};
+    struct random_batch batch = longer_keys_batch();
+
+    batch.shape.heads_kv = batch.shape.group = batch.level[0].requests = 1;
+    for (batch.shape.dtype = ATTND_FP16; batch.shape.dtype <= ATTND_BF16; batch.shape.dtype++)
+        for (uint32_t p = 0; p < sizeof(page_sizes) / sizeof(page_sizes[0]); p++)
+            for (uint32_t e = 0; e < sizeof(entries) / sizeof(entries[0]); e++) {
+                batch.shape.page_size = page_sizes[p];
+                batch.level[0].entry[0] = entries[e];
+                trial_expect(engine, &batch);
+            }
+}
+
+static void parts_of_longer_keys_are_merged(void **state)
+{
+    in_a_client(*state, longer_keys_in_parts);
+}
+
+/* What the plain kernel does not execute: options, of the varied one; and fp8, of that of 256. */
+static void longer_keys_with_options(struct engine *engine)
+{
+    static const struct random_variant variants[] = {
+        {.window = 129},
+        {.window = 70, .soft_cap = 20.0f},
+        {.sinks = 1, .position_encoding = ATTND_POSITION_ALIBI},
+        {.mask = MASK_ANY},
+        {.position_encoding = ATTND_POSITION_ROPE},
+        {.q_scale = 0.5f, .v_scale = 2.0f},
+        {.fixed_split = 256},
+    };
+    static const uint32_t types[] = {ATTND_FP8_E4M3, ATTND_FP8_E5M2};
+    struct random_batch batch = longer_keys_batch();
+
+    for (batch.shape.dtype = ATTND_FP16; batch.shape.dtype <= ATTND_BF16; batch.shape.dtype++)
+        for (uint32_t paged = 0; paged < 2; paged++) {
+            batch.shape.page_size = paged ? 16 : 1;
+            batch.shape.kv_dtype = 0;
+            for (uint32_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
+                batch.variant = variants[v];
+                trial_expect(engine, &batch);
+            }
+            batch.variant = (struct random_variant){.window = 0};
+            for (uint32_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
+                batch.shape.kv_dtype = types[t];
+                trial_expect(engine, &batch);
+            }
+        }
+}
+
+static void options_and_fp8_over_longer_keys_are_right(void **state)
+{
+    in_a_client(*state, longer_keys_with_options);
+}
+
 #define LATENT_WORKERS "18" /* of 16 to 23 each block of these batches has two parts */
 
 /* Latents of 128 heads: a block is two passes of rows. With as many parts it is cut by rows. */
@@ -283,6 +417,10 @@ int main(void)
         E2E_OWN_TEST(classes_beside_each_other_and_parts_are_right),
         E2E_OWN_TEST(prompts_over_fp8_are_right),
         E2E_OWN_TEST(items_longer_than_what_a_warp_finds_at_once_are_right),
+        E2E_TEST(keys_of_192_dims_with_values_of_128_are_right),
+        E2E_OWN_TEST(longer_keys_of_few_workers_are_right),
+        E2E_TEST(parts_of_longer_keys_are_merged),
+        E2E_TEST(options_and_fp8_over_longer_keys_are_right),
         E2E_OWN_TEST(latents_cut_by_rows_are_right),
         E2E_TEST(what_one_engine_writes_the_other_attends_to),
     };

@@ -78,6 +78,14 @@ static int each_option(void *context)
     batch.shape.kv_dtype = 0;
     batch.shape.page_size = 1;
     trial_expect(&engine, &batch);
+    batch.shape.dim = 192;
+    batch.shape.dim_vo = 128;
+    trial_expect(&engine, &batch);
+    batch.shape.page_size = 16;
+    trial_expect(&engine, &batch);
+    batch.variant.window = 18; /* of the other kernel, by the same tensor maps */
+    trial_expect(&engine, &batch);
+    batch.variant.window = 0;
     batch.shape = (struct random_shape){.dtype = ATTND_BF16,
                                         .dim = 576,
                                         .dim_vo = 512,

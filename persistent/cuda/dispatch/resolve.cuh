@@ -55,7 +55,7 @@ inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun 
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
     const uint32_t dim = attnd_kernel_dim(plan.dim_qk, plan.dim_vo);
-    const bool latents = dim == latent_dim;
+    const bool latents = dim == latent_dim, shorter = dim == 192; /* V than K */
     if (portable || !run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
     if (plan.dim_qk % 64 || plan.dim_vo % 64) /* a box would bring what is beside a row */
@@ -71,9 +71,10 @@ inline __device__ __noinline__ void map_run(const Settings &settings, ActiveRun 
     run->unit_head = uint32_t(per_head);
     const uint32_t largest = __ffs(int(latents ? latent_box_rows : box_rows_max(dim)));
     const uint32_t log = min(uint32_t(__ffs(int(run->page_size))), largest) - 1;
-    const TensorMap *for_v = &settings.templates[latents ? 0 : __ffs(int(dim)) - 7];
-    const TensorMap *for_k =
-        latents ? &settings.templates[map_latents] : for_v + (log - 3) * map_dims;
+    const TensorMap *for_v = &settings.templates[latents ? 0 : __ffs(int(shorter ? 128 : dim)) - 7];
+    const TensorMap *for_k = latents   ? &settings.templates[map_latents]
+                             : shorter ? &settings.templates[map_192 + log - 4]
+                                       : for_v + (log - 3) * map_dims;
     map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, 8, run->page_size / 8,
               8 * k.stride_token, uint32_t(units), unit);
     if (!latents)

@@ -26,8 +26,7 @@ constexpr uint32_t all_variants = (1u << attnd::variants_count) - 1;
 uint32_t kernels_for(uint32_t wanted)
 {
     const uint32_t there = attnd::variants_there();
-    const uint32_t absent = wanted & ~there & attnd::variants_plain_mask;
-    return attnd::variants_needed((wanted | absent << attnd::variants_plain) & there);
+    return attnd::variants_needed((wanted | attnd_kernels_varied_of(wanted & ~there)) & there);
 }
 
 void backend_say(const attnd_backend *backend, const char *format, ...)

@@ -13,11 +13,14 @@
 namespace attnd
 {
 
+/* The dims that the decode loop is compiled for in kernels of D. Rows of 192, and of V of 128, are
+ * filled up with zeros on their way to shared memory: it is memory that binds. */
+template <int D> constexpr int decode_dim = D == 192 ? 256 : D;
 /* Whether there is a decode loop: without Hopper's shared memory a ring has no room for a block of
  * 256 dims. And the packed rows that it takes at most: 16 of 256 dims do not fit in its registers,
  * and without Hopper's shared memory 16 of no dims. */
 template <int D> constexpr bool decodes = D <= (portable ? 128 : 256);
-template <int D> constexpr uint32_t decode_rows = D == 256 || portable ? 8 : 16;
+template <int D> constexpr uint32_t decode_rows = decode_dim<D> == 256 || portable ? 8 : 16;
 constexpr uint32_t decode_rows_max = 16;
 /* Whether a kernel can rotate q and store new keys in front of an item of decode. */
 template <int D> constexpr bool fuses = decodes<D> && !portable;

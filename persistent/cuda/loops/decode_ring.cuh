@@ -180,7 +180,7 @@ __device__ __forceinline__ int ring_begin(DecodeRing *ring, uint32_t number, uin
  * there are @zeros, of the service's own memory, and so is the tile that is found; what is stored
  * goes to
  * @spoilt, and so does what is merged. One warp. */
-template <int D>
+template <int D, int values>
 __device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zeros, char *spoilt)
 {
     constexpr uint32_t states_at = D * 4, rows_at = D * 4 + 64;
@@ -207,10 +207,11 @@ __device__ __forceinline__ void warmup_fill(WorkSlots *work, const uint32_t *zer
     item->k = item->v = reinterpret_cast<const char *>(zeros);
     item->kv_end = item->kv_len = first_keys;
     item->packed_rows = 8;
-    item->tile.first_merge.row_count = 8 * 64 / D; /* a unit for each warp */
+    item->tile.first_merge.row_count = 8 * 64 / values; /* a unit for each warp */
     item->tile.first_merge.part_count = 1;
     slot->path = path_decode;
-    run->plan.dim_qk = run->plan.dim_vo = D;
+    run->plan.dim_qk = D;
+    run->plan.dim_vo = values;
     run->pages = run->plan.heads_kv = run->plan.group = 1;
     run->group_reciprocal = run->heads_reciprocal = reciprocal_of(1); /* else rows lie elsewhere */
     run->page_size = first_keys;

@@ -70,7 +70,7 @@ template <int D, typename Sync>
 __device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid, int begin, int end,
                                           int threads, Sync sync)
 {
-    constexpr int chunks = D / 8;
+    constexpr int chunks = values_dim<D> / 8;
     if (rows_valid < end) {
         const int from = max(rows_valid, begin);
         for (int at = from * chunks + int(consumer_thread()) % threads; at < end * chunks;
@@ -142,7 +142,7 @@ template <typename T, int D, typename Policy> struct Prefill {
     __device__ __forceinline__ VDescriptor v_at(uint32_t number) const
     {
         return VDescriptor(
-            uniform(shared + Shape::v_offset + number % Shape::stages * Shape::kv_bytes));
+            uniform(shared + Shape::v_offset + number % Shape::stages * Shape::v_bytes));
     }
 
     /* Products of Q with a block of K into s, and of p with a block of V. */
@@ -176,7 +176,7 @@ template <typename T, int D, typename Policy> struct Prefill {
 
     __device__ __forceinline__ uint32_t k_block(uint32_t number) const
     {
-        return shared + Shape::k_offset + number % Shape::stages * Shape::kv_bytes;
+        return shared + Shape::k_offset + number % Shape::stages * Shape::k_bytes;
     }
 
     /* QK of the next block, PV of this one, softmax of the next, which begins with key @first.
@@ -337,7 +337,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         softmax_exact<D>(state, s, scale, first, fade);
         look_ahead();
         wait_kv(bars->v_full, count);
-        zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
+        zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::v_bytes,
                      item.kv_end - first, 0, Shape::keys, consumer_threads, consumers_sync);
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
@@ -398,8 +398,11 @@ template <typename T, int D, typename Policy> struct Prefill {
                 begin();
         }
         const uint32_t q_here = q_stage();
-        if (blocks > 0) {
+        if (blocks > 0)
             blocks_of(item, blocks, scale);
+        if (Shape::leaves_q)
+            barrier_arrive_warp(&bars->q_empty[q_here]);
+        if (blocks > 0) {
             if (overlaps)
                 next = next_work(item, work, number);
             end(next);
@@ -417,7 +420,8 @@ template <typename T, int D, typename Policy> struct Prefill {
             leave_k(count);
         else
             q_count++;
-        barrier_arrive_warp(&bars->q_empty[q_here]);
+        if (!Shape::leaves_q)
+            barrier_arrive_warp(&bars->q_empty[q_here]);
         ahead = next != nullptr;
         return next;
     }

@@ -95,8 +95,8 @@ template <typename T, int D, typename Policy> struct Few {
                 break;
             const uint32_t number = count + uint32_t(i), stage = number % Shape::stages;
             const uint32_t parity = number / Shape::stages % 2;
-            const uint32_t k = shared + Shape::k_offset + stage * Shape::kv_bytes;
-            const uint32_t v = shared + Shape::v_offset + stage * Shape::kv_bytes;
+            const uint32_t k = shared + Shape::k_offset + stage * Shape::k_bytes;
+            const uint32_t v = shared + Shape::v_offset + stage * Shape::v_bytes;
             float s[keys / 2];
             uint32_t p[keys / 4];
             barrier_wait(&bars->k_full[stage], parity);

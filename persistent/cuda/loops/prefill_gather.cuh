@@ -38,10 +38,13 @@ template <typename T, int D, typename Policy> struct Gather {
     using Shape = PrefillShape<D>;
     static constexpr uint32_t groups = Shape::keys / 8; /* of all warps */
     static constexpr uint32_t shares = (groups + loader_warps - 1) / loader_warps;
-    /* Rows of which a warp copies a part at once; none of theirs is swizzled by `other`. */
-    static constexpr uint32_t chunks = D * (widens<Policy> ? 1 : 2) / 16;
-    static constexpr uint32_t step = Policy::narrow && portable ? 1 : 32 / chunks;
-    static constexpr uint32_t other = step == 1 ? 8 : 1;
+    /* Chunks of a row of V or K; rows of which a warp copies a part at once; none of theirs is
+     * swizzled by `other`. */
+    template <bool values>
+    static constexpr uint32_t chunks = (values ? Shape::values : D) * (widens<Policy> ? 1 : 2) / 16;
+    template <bool values>
+    static constexpr uint32_t step = Policy::narrow &&portable ? 1 : 32 / chunks<values>;
+    template <bool values> static constexpr uint32_t other = step<values> == 1 ? 8 : 1;
     static_assert(shares <= share_groups, "room for places");
     uint32_t warp;
     uint32_t page[2] = {}; /* of this lane's rows of the next block */
@@ -70,8 +73,15 @@ template <typename T, int D, typename Policy> struct Gather {
             page[1] = uint32_t(__ldcg(pages + place(item, first, own, lane + 32).quotient));
     }
 
-    /* Finds where the rows of the block lie whose pages are there, for @table. In a group rows that
-     * a lane copies a part of are side by side. */
+    /* Where the place of row @r is in its table: in a group those of rows that a lane copies a part
+     * of are side by side. */
+    template <bool values> __device__ static __forceinline__ uint32_t place_at(uint32_t r)
+    {
+        constexpr uint32_t each = step<values>;
+        return (r / 8 * 8 + r % each * (8 / each) + r % 8 / each) * 8;
+    }
+
+    /* Finds where the rows of the block lie whose pages are there, for @table. */
     __device__ __forceinline__ void find(const Item &item, int32_t first, uint32_t table) const
     {
         const ActiveRun *run = item.run;
@@ -85,12 +95,11 @@ template <typename T, int D, typename Policy> struct Gather {
             if (r >= share_rows)
                 continue;
             const uint32_t id = page_checked(item, page[i]);
-            const uint32_t at = (r / 8 * 8 + r % step * (8 / step) + r % 8 / step) * 8;
             store_shared_address(
-                gather_places(own, table, false) + at,
+                gather_places(own, table, false) + place_at<false>(r),
                 uint64_t(item.k) + kv_bytes<Policy> * (id * k.stride_page + rest * k.stride_token));
             store_shared_address(
-                gather_places(own, table, true) + at,
+                gather_places(own, table, true) + place_at<true>(r),
                 uint64_t(item.v) + kv_bytes<Policy> * (id * v.stride_page + rest * v.stride_token));
         }
         __syncwarp();
@@ -110,23 +119,30 @@ template <typename T, int D, typename Policy> struct Gather {
                                                    uint32_t to) const
     {
         const attnd_plan_head &plan = item.run->plan;
-        const uint32_t thread = thread_anew(), lane = thread % 32, own = thread / 32 - 1;
-        const uint32_t r = lane / chunks, c = lane % chunks;
+        /* Of 24 chunks the first ones are copied twice, by lanes that have no other. */
+        constexpr uint32_t lanes = chunks<values> * step<values>;
+        const uint32_t thread = thread_anew(), lane = thread % 32 % lanes, own = thread / 32 - 1;
+        const uint32_t r = lane / chunks<values>, c = lane % chunks<values>;
         /* What is not there comes from the row's beginning: an address must be mapped. */
         const bool in = values ? Policy::in_vo(plan, c * 8) : Policy::in_qk(plan, c * 8);
-        to += place_in_block<D, values>(0, c / 8 * 8) + r * 128 + ((c % 8 ^ r ^ other) << 4);
+        to +=
+            place_in_block<D, values>(0, c / 8 * 8) + r * 128 + ((c % 8 ^ r ^ other<values>) << 4);
         return {{to + place_in_block<D, values>(own * 8, 0),
                  to + place_in_block<D, values>((own + loader_warps) * 8, 0)},
-                gather_places(own, table, values) + r * (64 / step),
+                gather_places(own, table, values) + r * (64 / step<values>),
                 in ? c * 16 : 0,
                 in ? left - int32_t(r + own * 8) : 0};
     }
+
+    /* Are rows copied by copy_in_turns()? */
+    template <bool values> static constexpr bool in_turns = chunks<values> *step<values> < 32;
 
     /* Copies the share of a plane: rows of 16 bits, of which a lane copies the same chunk of every
      * row. Each address is one of two with some bits changed and a constant behind it, and never
      * another sum: see COMPILER.md. */
     template <bool values> __device__ __forceinline__ void copy(const Lines<values> &lines) const
     {
+        constexpr uint32_t step = Gather::step<values>, other = Gather::other<values>;
 #pragma unroll
         for (uint32_t i = 0; i < shares; i++) {
             if (i + 1 == shares && warp + i * loader_warps >= groups)
@@ -142,6 +158,36 @@ template <typename T, int D, typename Policy> struct Gather {
                 cp_async16((lines.to[i % 2] ^ ((n ^ other) << 4)) + i / 2 * pair + n * 128,
                            reinterpret_cast<const char *>(at[n / step] + lines.inside),
                            int32_t(i * loader_warps * 8 + n) < lines.left ? 16 : 0);
+        }
+    }
+
+    /* The same of rows of 24 chunks, two groups of the share at a time: unrolled, the addresses of
+     * all of them are more than there are registers, and those that are spilled wait behind the
+     * copies. */
+    template <bool values> __device__ __forceinline__ void copy_in_turns(Lines<values> lines) const
+    {
+        constexpr uint32_t pair = place_in_block<D, values>(2 * loader_warps * 8, 0);
+        static_assert(step<values> == 1, "a row at once");
+#pragma unroll 1
+        for (uint32_t group = warp; group < groups; group += 2 * loader_warps) {
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                if (group + i * loader_warps >= groups)
+                    break;
+                uint64_t at[8];
+#pragma unroll
+                for (uint32_t n = 0; n < 8; n += 2)
+                    load_shared_addresses(at[n], at[n + 1], lines.from + i * 64 + n * 8);
+#pragma unroll
+                for (uint32_t n = 0; n < 8; n++)
+                    cp_async16((lines.to[i] ^ ((n ^ other<values>) << 4)) + n * 128,
+                               reinterpret_cast<const char *>(at[n] + lines.inside),
+                               int32_t(i * loader_warps * 8 + n) < lines.left ? 16 : 0);
+            }
+            lines.to[0] += pair;
+            lines.to[1] += pair;
+            lines.from += 2 * 64;
+            lines.left -= int32_t(2 * loader_warps * 8);
         }
     }
 

@@ -89,10 +89,17 @@ template <typename T, int D, typename Policy> struct Loader {
         q_count++;
     }
 
-    /* Between blocks of work @number: Q of the next one, if both it and the place for it are there.
-     * It then lies there when the next item begins. */
-    __device__ __forceinline__ void look_ahead(uint32_t number)
+    /* Between blocks of work @number, which is @item: Q of the next one, if both it and the place
+     * for it are there. It then lies there when the next item begins. With one place its own,
+     * behind the first blocks, which need nothing of Q's place. */
+    __device__ __forceinline__ void look_ahead(const Item &item, uint32_t number)
     {
+        if constexpr (Shape::leaves_q) {
+            if (!q_ahead && warp >= loader_warps - q_warps)
+                begin_q(item);
+            q_ahead = true;
+            return;
+        }
         const uint32_t stage = q_count % Shape::q_stages;
         if (Shape::q_stages == 1 || q_ahead || warp < loader_warps - q_warps ||
             !__all_sync(0xffffffffu,
@@ -114,16 +121,20 @@ template <typename T, int D, typename Policy> struct Loader {
     {
         const ActiveRun *run = item.run;
         const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
+        constexpr uint32_t dim = values ? Shape::values : D;
+        constexpr uint32_t bytes = values ? Shape::v_bytes : Shape::k_bytes; /* of a block */
         const uint32_t rows = values ? 16 : run->box_rows, box = part + lane * parts;
         const bool mine = box < Shape::keys / rows;
-        const uint32_t to = base + box * rows * (D * 2);
+        const uint32_t to = base + box * rows * (dim * 2);
         const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
         int32_t blocks = prefill_blocks<D>(item);
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
-        int32_t stop = min(blocks / 2, claim_blocks / 3); /* the next item is there by then */
-        for (int32_t block = blocks - 1; block >= 0; stop = 0) {
+        /* The next item is there by then; or as many blocks are asked for as there are stages. */
+        int32_t stop =
+            Shape::leaves_q ? max(blocks - Shape::stages, 0) : min(blocks / 2, claim_blocks / 3);
+        for (int32_t block = blocks - 1; Shape::leaves_q || block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
                 if (!values && part == 0) {
                     prefill_ending(item, block);
@@ -141,18 +152,20 @@ template <typename T, int D, typename Policy> struct Loader {
                     page = box_page<values>(item, pages, token);
                 barrier_wait(&empty[stage], parity ^ 1);
                 if (lane == 0 && part == 0) {
-                    barrier_expect(&full[stage], Shape::kv_bytes);
+                    barrier_expect(&full[stage], bytes);
                     barrier_arrive(&full[stage], load_arrivals - 1);
                 }
                 __syncwarp();
                 if (mine && values)
-                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, 0,
-                            int32_t(item.kv_head), int32_t(here));
+                    tma_box(to + stage * bytes, map, &full[stage], inside, 0, int32_t(item.kv_head),
+                            int32_t(here));
                 else if (mine)
-                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], 0, 0, inside / 8,
+                    tma_box(to + stage * bytes, map, &full[stage], 0, 0, inside / 8,
                             k_unit(item, here));
             }
-            look_ahead(number);
+            look_ahead(item, number);
+            if (Shape::leaves_q && block < 0)
+                break;
         }
     }
 
@@ -163,10 +176,19 @@ template <typename T, int D, typename Policy> struct Loader {
                                                  uint32_t table, int32_t left, uint32_t to,
                                                  uint64_t *empty, uint64_t *full, uint32_t parity)
     {
-        const auto lines = rows.template lines<values>(item, table, left, to);
-        barrier_wait(empty, parity ^ 1);
-        rows.template copy<values>(lines);
-        barrier_arrive_copies(full);
+        if constexpr (Policy::narrow) { /* in portable kernels */
+            barrier_wait(empty, parity ^ 1);
+            rows.template convert<values>(item, table, left, to);
+            barrier_arrive(full, 1);
+        } else {
+            const auto lines = rows.template lines<values>(item, table, left, to);
+            barrier_wait(empty, parity ^ 1);
+            if constexpr (Gather<T, D, Policy>::template in_turns<values>)
+                rows.template copy_in_turns<values>(lines);
+            else
+                rows.template copy<values>(lines);
+            barrier_arrive_copies(full);
+        }
     }
 
     /* Both planes of an item by cp.async: this warp's share of each block. Consumers want the keys
@@ -190,13 +212,13 @@ template <typename T, int D, typename Policy> struct Loader {
                 if (block)
                     rows.ask(item, first - Shape::keys);
                 gather_plane<false>(item, rows, block % 2, item.kv_end - first,
-                                    shared + Shape::k_offset + stage * Shape::kv_bytes,
+                                    shared + Shape::k_offset + stage * Shape::k_bytes,
                                     &bars->k_empty[stage], &bars->k_full[stage], parity);
             }
             if (block + 1 < blocks) {
                 const uint32_t number = count - 1, stage = number % Shape::stages;
                 gather_plane<true>(item, rows, (block + 1) % 2, item.kv_end - first - Shape::keys,
-                                   shared + Shape::v_offset + stage * Shape::kv_bytes,
+                                   shared + Shape::v_offset + stage * Shape::v_bytes,
                                    &bars->v_empty[stage], &bars->v_full[stage],
                                    number / Shape::stages % 2);
             }
@@ -307,7 +329,8 @@ template <typename T, int D, typename Policy> struct Loader {
     /* Work @number, of many rows. */
     __device__ __forceinline__ void load(const Item &item, uint32_t number)
     {
-        if (!widens<Policy> && warp >= loader_warps - q_warps && !q_ahead)
+        const bool begins = Shape::leaves_q ? !by_boxes(item.run) : !q_ahead;
+        if (!widens<Policy> && warp >= loader_warps - q_warps && begins)
             begin_q(item);
         if (!widens<Policy>)
             q_ahead = false;

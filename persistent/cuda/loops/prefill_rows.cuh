@@ -204,7 +204,7 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
                                             const float (&inverse)[2], uint32_t q, uint32_t row)
 {
     using Shape = PrefillShape<D>;
-    constexpr uint32_t chunks = D / 8, panel_bytes = prefill_rows * 128;
+    constexpr uint32_t chunks = Shape::values / 8, panel_bytes = prefill_rows * 128;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t at = q + (row + lane % 16) * 128, half = lane / 16; /* this lane's matrix row */
 #pragma unroll
@@ -228,6 +228,52 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
             reinterpret_cast<uint4 *>(line)[c] = value;
     }
     __syncwarp();
+}
+
+/* Chunks of 16 bytes of four lanes that share a row: lane c has pair c of each, and then chunk c.
+ */
+__device__ __forceinline__ uint4 quad_transposed(uint32_t (&part)[4])
+{
+#pragma unroll
+    for (uint32_t step = 1; step < 4; step *= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            if (k & step)
+                continue;
+            const uint32_t other =
+                __shfl_xor_sync(0xffffffffu, upper ? part[k] : part[k + step], step);
+            part[k] = upper ? other : part[k];
+            part[k + step] = upper ? part[k + step] : other;
+        }
+    }
+    return make_uint4(part[0], part[1], part[2], part[3]);
+}
+
+/* Writes o from the registers, 64 bytes of a row at once, where Q's place is not this item's any
+ * more. @first_row: this thread's. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void store_quads(const Item &item, const RowState<D> &state,
+                                            const float (&inverse)[2], uint32_t first_row)
+{
+    using Shape = PrefillShape<D>;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t r = first_row + half * 8;
+        uint4 *const to = reinterpret_cast<uint4 *>(o_row<T>(item, r)) + threadIdx.x % 4;
+#pragma unroll
+        for (uint32_t d = 0; d < uint32_t(Shape::values); d += 32) {
+            const float *o = state.o[d / Shape::out_columns] + d % Shape::out_columns / 2;
+            uint32_t part[4];
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++)
+                part[k] = Pack<T>::pair(o[k * 4 + half * 2] * inverse[half],
+                                        o[k * 4 + half * 2 + 1] * inverse[half]);
+            const uint4 chunk = quad_transposed(part);
+            if (r < item.packed_rows)
+                to[d / 8] = chunk;
+        }
+    }
 }
 
 /* Writes the partial, or o where it is not aligned, from the registers. @partial: where it begins,
@@ -344,7 +390,11 @@ __device__ __forceinline__ void store_whole(const Item &item, const RowState<D> 
         uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
     if constexpr (D < 256) { /* 256: Q is wanted back, and registers are short */
         if (bits % 16 == 0) {
-            store_lines<T, D, Policy>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
+            if constexpr (PrefillShape<D>::leaves_q)
+                store_quads<T, D, Policy>(item, state, inverse, first_row);
+            else
+                store_lines<T, D, Policy>(item, state, inverse, q,
+                                          first_row - threadIdx.x % 32 / 4);
             return;
         }
     }

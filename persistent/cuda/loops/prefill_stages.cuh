@@ -23,19 +23,22 @@ template <int D> struct PrefillShape {
                                                        : 16)
                                          : (D == 256 ? 64 : 128);
     static constexpr int panels = D / 64;
+    static constexpr int values = values_dim<D>;           /* dims of V and o */
     static constexpr int out_columns = D == 64 ? 64 : 128; /* of one instruction */
-    static constexpr int out_parts = D / out_columns;
+    static constexpr int out_parts = values / out_columns;
     /* Of K and of V; and of Q. */
     static constexpr int stages = portable ? (D == 256 ? 1 : 3) : (D == 64 ? 4 : 2);
     static constexpr int q_stages = D > (portable ? 64 : 128) ? 1 : 2;
+    /* A place for one tile of Q that consumers leave with their last scores: o goes out another
+     * way. Keys of the next item are asked for in front of its Q. */
+    static constexpr bool leaves_q = D == 192 && !portable;
     static constexpr uint32_t q_bytes = prefill_rows * D * 2;
-    static constexpr uint32_t kv_bytes = keys * D * 2;
+    static constexpr uint32_t k_bytes = keys * D * 2, v_bytes = keys * values * 2; /* of a block */
     static constexpr uint32_t v_chunk_bytes =
-        16 * D * 2; /* 16 tokens: what one product step reads */
+        16 * values * 2; /* 16 tokens: what one product step reads */
     static constexpr uint32_t k_group_bytes = 8 * D * 2; /* 8 tokens: a swizzle's rows */
-    static constexpr uint32_t k_offset = q_stages * q_bytes,
-                              v_offset = k_offset + stages * kv_bytes;
-    static constexpr uint32_t shared_bytes = v_offset + stages * kv_bytes;
+    static constexpr uint32_t k_offset = q_stages * q_bytes, v_offset = k_offset + stages * k_bytes;
+    static constexpr uint32_t shared_bytes = v_offset + stages * v_bytes;
     static_assert(portable || k_loaders * box_rows_max(D) <= keys,
                   "each of K's loaders has a box of a block");
 };

@@ -98,7 +98,7 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
             const uint32_t p[4] = {Pack<T>::pair(w[0], w[1]), Pack<T>::pair(w[2], w[3]),
                                    Pack<T>::pair(w[4], w[5]), Pack<T>::pair(w[6], w[7])};
 #pragma unroll
-            for (int d = 0; d < D; d += 16) {
+            for (int d = 0; d < Shape::values; d += 16) {
                 float *o = &state.o[d / Shape::out_columns][d % Shape::out_columns / 2];
                 uint32_t b[4];
                 ldmatrix4_trans(b, mine + step * Shape::v_chunk_bytes + d / 64 * 2048 +
@@ -124,7 +124,7 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
                                           int32_t first)
     {
         const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
-        const uint32_t k = shared + Shape::k_offset + stage * Shape::kv_bytes;
+        const uint32_t k = shared + Shape::k_offset + stage * Shape::k_bytes;
         const bool sees = first < view.end && first + Shape::keys > view.begin;
         if (sees) {
             const bool whole = first >= view.free_begin && first + Shape::keys <= view.free_end;
@@ -143,7 +143,7 @@ template <typename T, int D, typename Policy> struct PrefillWarp {
         barrier_arrive_warp(&bars->k_empty[stage]);
         barrier_wait(&bars->v_full[stage], parity);
         if (sees)
-            values(shared + Shape::v_offset + stage * Shape::kv_bytes);
+            values(shared + Shape::v_offset + stage * Shape::v_bytes);
         barrier_arrive_warp(&bars->v_empty[stage]);
     }
 

@@ -39,7 +39,7 @@ template <typename T, int D, typename Policy> struct Widen {
     using Rows = Gather<T, D, Policy>;
     using Values = typename Types<T, Policy>::Products;
     /* Of a group a lane has a part of so many rows, which are @step apart. */
-    static constexpr uint32_t step = Rows::step, units = 8 / step, panels = D / 64;
+    static constexpr uint32_t step = Rows::template step<false>, units = 8 / step, panels = D / 64;
     static constexpr uint32_t unit_bytes = 32 * 16, group_bytes = units * unit_bytes;
     static constexpr uint32_t at_once = units < 2 ? units : 2; /* in registers */
 
@@ -194,8 +194,9 @@ template <typename T, int D, typename Policy> struct Widen {
         const uint32_t thread = thread_anew(), own = thread / 32 - 1;
         const auto [row, chunk] = part(thread % 32);
         const uint32_t raw = raw_at();
-        uint32_t to = shared_address(cta_buffer()) + stage * Shape::kv_bytes;
-        to += values ? Shape::v_offset : Shape::k_offset;
+        uint32_t to = shared_address(cta_buffer());
+        to += values ? Shape::v_offset + stage * Shape::v_bytes
+                     : Shape::k_offset + stage * Shape::k_bytes;
         to += place_in_block<D, values>(0, chunk * 2 / 8 * 8) + row * 128;
         to ^= (chunk * 2 % 8 ^ row) << 4;
         const uint32_t at[2] = {to + place_in_block<D, values>(own * 8, 0),

@@ -30,7 +30,7 @@ template <int D> struct StagedShape {
     static constexpr int at_once = D > loop_dim_max ? 1 : 2;   /* whose loads are in flight */
     /* At most; and half as many where shared memory is less. */
     static constexpr int warp_rows = (D > loop_dim_max ? 2
-                                      : D == 256       ? 4
+                                      : D > 128        ? 4
                                                        : 8) >>
                                      (portable && D > 128);
     static constexpr int k_row = D + 4; /* lanes read 16 bytes of a key each: other banks */

@@ -233,6 +233,26 @@ struct Plain {
     }
 };
 
+/* The same where rows of K have 192 dims and rows of V 128. Decode's loop is longer than either. */
+struct Plain192 : Plain {
+    template <int D> __device__ static constexpr uint32_t dim_qk(const attnd_plan_head &)
+    {
+        return 192;
+    }
+    template <int D> __device__ static constexpr uint32_t dim_vo(const attnd_plan_head &)
+    {
+        return values_dim<192>;
+    }
+    __device__ static constexpr bool in_qk(const attnd_plan_head &, uint32_t d)
+    {
+        return d < 192;
+    }
+    __device__ static constexpr bool in_vo(const attnd_plan_head &, uint32_t d)
+    {
+        return d < values_dim<192>;
+    }
+};
+
 } // namespace attnd
 
 #endif

@@ -38,7 +38,7 @@ struct HostWords {
     uint32_t extras_left;         /* device: number of the last extras that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
-constexpr uint32_t host_words_bytes = 128;
+constexpr uint32_t host_words_bytes = 256;
 static_assert(sizeof(HostWords) <= host_words_bytes, "what is allocated for them");
 
 /* One entry of the memory table. Host memory (memfd) is registered, device memory imported. */

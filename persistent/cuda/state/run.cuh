@@ -14,7 +14,8 @@ namespace attnd
 {
 
 constexpr uint32_t map_dims = ATTND_MAP_DIMS, map_latents = ATTND_MAP_LATENTS,
-                   map_templates = ATTND_MAP_TEMPLATES, latent_box_rows = 16;
+                   map_192 = ATTND_MAP_192, map_templates = ATTND_MAP_TEMPLATES,
+                   latent_box_rows = 16;
 /* In the last dimension of a map of K, where nothing is. */
 constexpr uint32_t unit_absent = 0x7fffffff;
 

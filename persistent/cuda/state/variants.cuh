@@ -16,6 +16,8 @@ namespace attnd
  * in (cuda.mk), and the others may come as modules. */
 constexpr uint32_t variants_count = ATTND_KERNELS;
 constexpr uint32_t varied_options = ATTND_KERNEL_OPTIONS;
+/* The dims of V and o in kernels of D: of DeepSeek's prompts fewer than those of K. */
+template <int D> constexpr int values_dim = D == 192 ? 128 : D;
 /* Longer rows of K are latents: 576, of which V is 512. */
 constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
 constexpr uint32_t latent_rows =
@@ -36,27 +38,30 @@ variant_index(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype, uint32_t kv_dtyp
     return attnd_kernel_of(dim_qk, dim_vo, dtype, kv_dtype, options);
 }
 
-/* The list is three times the same dimensions and types, a policy each. Kernels of the second third
- * execute runs of the first, too. So a model that mixes both has all SMs for each of them. */
-constexpr uint32_t variants_plain = ATTND_KERNELS_PLAIN;
-constexpr uint32_t variants_plain_mask = (1u << variants_plain) - 1;
-/* Does the kernel of a variant execute runs of another? */
-__host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
+/* Does kernel @kernel, which is one of D, execute runs of another variant? Varied ones execute
+ * plain runs, too (attnd_kernel_varied()). So a model that mixes both has all SMs for each of them.
+ */
+template <int D> __host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
 {
-    return kernel == run || (run < variants_plain && kernel == run + variants_plain);
+    constexpr uint32_t first = D == 192 ? ATTND_KERNELS_192 : 0;
+    constexpr uint32_t plain = D == 192 ? 2 : ATTND_KERNELS_PLAIN;
+    return kernel == run || (run - first < plain && kernel == run + plain);
 }
 
 /* Of the variants that runs want, those whose kernels are needed. */
 constexpr uint32_t variants_needed(uint32_t wanted)
 {
-    return wanted & ~(wanted >> variants_plain & variants_plain_mask);
+    return wanted & ~attnd_kernels_plain_of(wanted);
 }
 
-/* Kernels that are there at once have a stream each, behind the dispatcher's. */
-constexpr uint32_t variant_streams = 1 + 2 * variants_plain;
+/* Kernels that are there at once have a stream each, behind the dispatcher's: of a plain and a
+ * varied one there is one at once. */
+constexpr uint32_t variant_streams = 1 + 2 * ATTND_KERNELS_PLAIN + 2;
 constexpr uint32_t variant_stream(uint32_t variant)
 {
-    return 1 + (variant < variants_plain ? variant : variant - variants_plain);
+    if (variant >= ATTND_KERNELS_192)
+        return 1 + 2 * ATTND_KERNELS_PLAIN + variant % 2;
+    return 1 + (variant < ATTND_KERNELS_PLAIN ? variant : variant - ATTND_KERNELS_PLAIN);
 }
 
 /* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker, uint32_t gang,

@@ -75,6 +75,7 @@ __device__ __forceinline__ void engine_ask(const EngineLaunch &launch, uint32_t 
 }
 
 /* 0, or the ATTND_E_* with which a launch that has come here executes nothing. */
+template <int D>
 __device__ __forceinline__ uint32_t engine_code(const EngineBrought &brought, uint32_t variant)
 {
     const EngineLaunch &launch = cta_work()->launch;
@@ -84,7 +85,7 @@ __device__ __forceinline__ uint32_t engine_code(const EngineBrought &brought, ui
         return ATTND_E_UNKNOWN;
     if (decision.z)
         return decision.z;
-    return variant_executes(variant, decision.y & 0xffff) ? 0 : ATTND_E_UNSUPPORTED;
+    return variant_executes<D>(variant, decision.y & 0xffff) ? 0 : ATTND_E_UNSUPPORTED;
 }
 
 /* A launch that stores keys which its own items read, or whose q lies where another kernel has
@@ -123,7 +124,7 @@ __device__ __forceinline__ void engine_ask_early(uint32_t variant, uint32_t work
     const EngineBrought *brought = engine_brought<D>();
     while (!barrier_test(&early_keys()->asked, 0))
         ;
-    if (engine_early<D, Policy>(*brought, engine_code(*brought, variant), worker))
+    if (engine_early<D, Policy>(*brought, engine_code<D>(*brought, variant), worker))
         early_ask<D, Policy>(work->slot[first_item<D> % work_slots].item,
                              reinterpret_cast<const ActiveRun *>(work->run_copy[launched_copy]),
                              brought->q, loader);
@@ -137,7 +138,7 @@ template <int D, typename Policy> __device__ __forceinline__ void engine_begin(F
     const EngineBrought *brought = engine_brought<D>();
     cp_async_wait<0>();
     __syncwarp();
-    const uint32_t code = engine_code(*brought, fetch->variant), facts = brought->facts.w;
+    const uint32_t code = engine_code<D>(*brought, fetch->variant), facts = brought->facts.w;
     const bool early =
         !engine_asks_late(*fetch->fused) && engine_early<D, Policy>(*brought, code, fetch->worker);
     const uint4 decision = brought->decision;

@@ -79,6 +79,7 @@ __device__ __forceinline__ void fetch_next_run(FetchWarp *fetch, const RunEntry 
  * run, so its line is the run's until this worker has walked past it, too. What is not in front of
  * the cursor, or not there, is a turn that is over.
  * Return: @entry if there is no other, or nothing is left of it. */
+template <int D>
 __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry entry)
 {
     const uint32_t turn = fetch->work->turn;
@@ -88,7 +89,7 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
         if (ahead - 1 < ring_positions - 1) {
             const RunEntry other =
                 observe_entry(&fetch->resident->ring[at % ring_positions]); /* A1 */
-            if (other.sequence == at + 1 && variant_executes(fetch->variant, other.variant) &&
+            if (other.sequence == at + 1 && variant_executes<D>(fetch->variant, other.variant) &&
                 peek_gpu(&fetch->resident->live[at % ring_positions].next_item) < other.items)
                 return other;
         }
@@ -124,8 +125,8 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
         if (!warms_up && fetch->work->turn)
-            *entry = other_turn(fetch, *entry);
-        if (!variant_executes(fetch->variant, entry->variant))
+            *entry = other_turn<D>(fetch, *entry);
+        if (!variant_executes<D>(fetch->variant, entry->variant))
             continue;
         Live *live = &fetch->resident->live[(entry->sequence - 1) % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {

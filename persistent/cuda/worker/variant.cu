@@ -13,7 +13,7 @@ namespace attnd
 
 using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
-using policy_plain = Plain;
+using policy_plain = std::conditional_t<ATTND_VARIANT_DIM == 192, Plain192, Plain>;
 using policy_varied = Varied;
 using policy_fp8 = Fp8;
 

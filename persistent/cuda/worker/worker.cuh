@@ -32,7 +32,7 @@ constexpr uint32_t larger(uint32_t a, uint32_t b)
 }
 template <int D, typename Policy>
 constexpr uint32_t tile_bytes = larger(larger(prefill_shared_bytes<D, Policy>,
-                                              decodes<D> ? decode_shared_bytes<D> : 0),
+                                              decodes<D> ? decode_shared_bytes<decode_dim<D>> : 0),
                                        StagedShape<D>::bytes);
 template <typename Policy>
 constexpr uint32_t tile_bytes<latent_dim, Policy> =
@@ -58,7 +58,7 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
         const Item &item = slot->item;
         WorkSlot *next = prefill.compute(item, work, number);
         if (!item.tile.parts_alone)
-            merge_arrive<T, D, Policy>(item);
+            merge_arrive<T, values_dim<D>, Policy>(item);
         work_leave(work, number);
         if (!next)
             break;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void attend_warps(Consumer<D> *self, const Item &item
     self->blocks = prefill.count;
     self->q_tiles = prefill.q_count;
     if (!item.tile.parts_alone)
-        merge_arrive<T, D, Policy>(item);
+        merge_arrive<T, values_dim<D>, Policy>(item);
 }
 
 /* An item of latents. All consumers. */
@@ -102,7 +102,7 @@ __device__ __forceinline__ void attend_naively(const Item &item)
     Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
-    merge_arrive<T, D, Policy>(item);
+    merge_arrive<T, values_dim<D>, Policy>(item);
 }
 
 /* KV: the type of K and V. */
@@ -133,7 +133,7 @@ __device__ __noinline__ void consume_staged(const WorkSlot *slot)
         attend_few_or_many<T, E4m3, D, Policy>(item);
     else
         attend_few_or_many<T, E5m2, D, Policy>(item);
-    merge_arrive<T, D, Policy>(item);
+    merge_arrive<T, values_dim<D>, Policy>(item);
 }
 
 /* An item that keeps none of the inner loops' state. All consumers. */
@@ -207,9 +207,9 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
                 consumers_sync(); /* the other warpgroup may still read Q, K and V */
             constexpr int groups = decode_rows<D> / 8;
             if (groups > 1 && slot->item.packed_rows > 8)
-                decode_work<T, D, Policy, groups>(number); /* has left it */
+                decode_work<T, decode_dim<D>, Policy, groups>(number); /* has left it */
             else
-                decode_work<T, D, Policy, 1>(number);
+                decode_work<T, decode_dim<D>, Policy, 1>(number);
             continue;
         }
         if (consumer_thread() == 0)
@@ -217,7 +217,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         if constexpr (D <= 128 && !portable && !Policy::narrow) {
             if (path == path_prefill && uniform(takes_few<D>(slot->item))) {
                 few_item<T, D, Policy>(slot->item, self.bars, &self.blocks, &self.q_tiles);
-                merge_arrive<T, D, Policy>(slot->item);
+                merge_arrive<T, values_dim<D>, Policy>(slot->item);
                 work_leave(work, number);
                 continue;
             }
@@ -353,8 +353,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
             if (!warmup_helps(launch))
                 warmup_skip(work);
             else
-                warmup_fill<D>(work, resident->nothing[first_worker + blockIdx.x],
-                               resident->spoilt[blockIdx.x % warmup_places]);
+                warmup_fill<decode_dim<D>, values_dim<D>>(
+                    work, resident->nothing[first_worker + blockIdx.x],
+                    resident->spoilt[blockIdx.x % warmup_places]);
     } else if (threadIdx.x == 64) {
         prefill_barriers_init(&bars);
         *cta_stuck() = !launch.plan && resident->inject == 1;
@@ -363,9 +364,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         fence_barrier_init();
     } else if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0) {
         const bool asked = asks_early<D, Policy> && launch.plan && !engine_asks_late(fused);
-        *decode_ring() = warmup_helps(launch)
-                             ? warmup_ring<D, Policy>(warp - producer_threads / 32, asked)
-                             : DecodeRing{};
+        *decode_ring() =
+            warmup_helps(launch)
+                ? warmup_ring<decode_dim<D>, Policy>(warp - producer_threads / 32, asked)
+                : DecodeRing{};
     }
     cta_ready(warp == 0 && launch.plan);
     if (asks_early<D, Policy> && warp == 0)

@@ -105,8 +105,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
 
 /* shows: other multiples of 16 up to 256 | yes | yes, filled up with zeros | 16, 48, 80, 96, 112,
  * 192 | test_e2e_contract_random */
-/* shows: 192/128 | yes | yes, filled up with zeros | groups of 1 to 128 | test_e2e_contract_random
- */
+/* shows: 192/128 | yes | yes; over fp8 filled up with zeros | groups of 1 to 128 |
+ * test_e2e_contract_random */
 /* shows: 576/512 (MLA) | yes | yes; in two planes without tensor cores | one plane and two, groups
  * of 1 to 128 | test_e2e_contract_random, test_e2e_variant, test_e2e_families */
 /* For all batches of a shape: more queries a KV head than most models have; 0: no more. */

@@ -180,6 +180,54 @@ static void a_kernel_has_the_name_that_makes_it(void **state)
                         "--modules");
 }
 
+static void keys_of_192_dims_with_values_of_128_have_kernels_of_their_own(void **state)
+{
+    char name[ATTND_KERNEL_NAME_BYTES];
+
+    (void)state;
+    for (uint32_t options = 0; options < 2; options++)
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
+            const uint32_t kernel =
+                attnd_kernel_of(192, 128, dtype, dtype, options ? ATTND_OPTION_WINDOW : 0);
+            char expected[ATTND_KERNEL_NAME_BYTES];
+            snprintf(expected, sizeof(expected), "192_%s_%s", dtype == ATTND_FP16 ? "fp16" : "bf16",
+                     options ? "varied" : "plain");
+            assert_string_equal(attnd_kernel_name(kernel, name), expected);
+        }
+    assert_string_equal(
+        attnd_kernel_name(attnd_kernel_of(192, 128, ATTND_BF16, ATTND_FP8_E4M3, 0), name),
+        "256_bf16_fp8");
+    assert_string_equal(
+        attnd_kernel_name(attnd_kernel_of(192, 192, ATTND_FP16, ATTND_FP16, 0), name),
+        "256_fp16_varied");
+    assert_int_equal(attnd_kernel_of(128, 192, ATTND_FP16, ATTND_FP16, 0), ATTND_KERNELS);
+    assert_int_equal(attnd_kernel_number(192, ATTND_FP16, ATTND_KERNEL_FP8), ATTND_KERNELS);
+}
+
+static void every_kernel_has_a_name_and_a_number_of_its_own(void **state)
+{
+    static const char *const policies[] = {"plain", "varied", "fp8"};
+    static const uint32_t dims[] = {64, 128, 192, 256, 576};
+    uint32_t seen = 0;
+
+    (void)state;
+    for (uint32_t d = 0; d < 5; d++)
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+            for (uint32_t policy = 0; policy < 3; policy++) {
+                const uint32_t kernel = attnd_kernel_number(dims[d], dtype, policy);
+                char name[ATTND_KERNEL_NAME_BYTES], expected[64];
+                if (dims[d] == 192 && policy == ATTND_KERNEL_FP8)
+                    continue;
+                assert_in_range(kernel, 0, ATTND_KERNELS - 1);
+                assert_int_equal(seen >> kernel & 1, 0);
+                seen |= 1u << kernel;
+                snprintf(expected, sizeof(expected), "%u_%s_%s", dims[d],
+                         dtype == ATTND_FP16 ? "fp16" : "bf16", policies[policy]);
+                assert_string_equal(attnd_kernel_name(kernel, name), expected);
+            }
+    assert_int_equal(seen, (1u << ATTND_KERNELS) - 1);
+}
+
 static void no_kernel_has_chunks_or_slopes_of_the_caller(void **state)
 {
     (void)state;
@@ -190,15 +238,26 @@ static void no_kernel_has_chunks_or_slopes_of_the_caller(void **state)
                      ATTND_KERNELS);
 }
 
-static void a_varied_kernel_executes_plain_runs(void **state)
+static void a_varied_kernel_executes_plain_runs_of_its_dims_and_no_others(void **state)
 {
-    const uint32_t varied = 1u << attnd_kernel_number(64, ATTND_BF16, ATTND_KERNEL_VARIED);
-    const uint32_t plain = 1u << attnd_kernel_number(64, ATTND_BF16, ATTND_KERNEL_PLAIN);
-    const uint32_t fp8 = 1u << attnd_kernel_number(64, ATTND_BF16, ATTND_KERNEL_FP8);
+    static const uint32_t dims[] = {64, 128, 192, 256, 576};
 
     (void)state;
-    assert_int_equal(attnd_kernels_executed(varied), varied | plain);
-    assert_int_equal(attnd_kernels_executed(plain | fp8), plain | fp8);
+    for (uint32_t d = 0; d < 5; d++)
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
+            const uint32_t varied = attnd_kernel_number(dims[d], dtype, ATTND_KERNEL_VARIED);
+            const uint32_t plain = attnd_kernel_number(dims[d], dtype, ATTND_KERNEL_PLAIN);
+            const uint32_t fp8 = attnd_kernel_number(dims[d], dtype, ATTND_KERNEL_FP8);
+            const uint32_t fp8_set = fp8 < ATTND_KERNELS ? 1u << fp8 : 0;
+            assert_int_equal(attnd_kernels_executed(1u << varied), 1u << varied | 1u << plain);
+            assert_int_equal(attnd_kernels_executed(1u << plain | fp8_set), 1u << plain | fp8_set);
+            assert_int_equal(attnd_kernels_plain_of(1u << varied), 1u << plain);
+            assert_int_equal(attnd_kernels_varied_of(1u << plain | fp8_set), 1u << varied);
+            assert_int_equal(attnd_kernels_varied_of(1u << varied), 0);
+            assert_int_equal(attnd_kernel_varied(plain), varied);
+            assert_int_equal(attnd_kernel_varied(varied), ATTND_KERNELS);
+            assert_int_equal(attnd_kernel_varied(fp8), ATTND_KERNELS);
+        }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -213,7 +272,9 @@ int main(void)
         TEST(what_another_user_owns_is_refused),
         cmocka_unit_test(a_kernel_has_the_name_that_makes_it),
         cmocka_unit_test(no_kernel_has_chunks_or_slopes_of_the_caller),
-        cmocka_unit_test(a_varied_kernel_executes_plain_runs),
+        cmocka_unit_test(keys_of_192_dims_with_values_of_128_have_kernels_of_their_own),
+        cmocka_unit_test(every_kernel_has_a_name_and_a_number_of_its_own),
+        cmocka_unit_test(a_varied_kernel_executes_plain_runs_of_its_dims_and_no_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,7 @@ static int teardown(void **state)
                                         "bin/kernels/portable",
                                         "bin/kernels/engine.fatbin",
                                         "bin/kernels/64_bf16_varied.fatbin",
+                                        "bin/kernels/192_bf16_varied.fatbin",
                                         "lib/attnd/kernels/engine.fatbin",
                                         "bin/attnd-worker",
                                         "bin/kernels",
@@ -153,6 +154,10 @@ static void the_varied_kernel_stands_in_for_the_plain_one_only(void **state)
     assert_string_equal(text_of(&options, plain + ATTND_KERNELS_PLAIN), "varied");
     assert_null(text_of(&options, plain + 2 * ATTND_KERNELS_PLAIN));
     assert_null(text_of(&options, attnd_kernel_number(64, ATTND_FP16, ATTND_KERNEL_PLAIN)));
+    put("bin/kernels/192_bf16_varied.fatbin", "192");
+    assert_string_equal(text_of(&options, attnd_kernel_of(192, 128, ATTND_BF16, ATTND_BF16, 0)),
+                        "192");
+    assert_null(text_of(&options, attnd_kernel_of(192, 128, ATTND_FP16, ATTND_FP16, 0)));
 }
 
 static void what_is_empty_or_no_file_is_none(void **state)
