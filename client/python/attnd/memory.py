@@ -309,7 +309,7 @@ def is_read_only(x):
     return isinstance(place, tuple) and bool(place[1])
 
 
-class _Described:
+class Described:
     """A host tensor as numpy takes it, of what describe() said of it."""
 
     def __init__(self, address, shape, strides, dtype, _, keep):
@@ -324,4 +324,4 @@ def host_array(x):
     """An array of numpy over a host tensor of any kind."""
     if hasattr(x, "__array_interface__") or hasattr(x, "__array__"):
         return numpy.asarray(x)
-    return numpy.asarray(_Described(*describe(x)))
+    return numpy.asarray(Described(*describe(x)))

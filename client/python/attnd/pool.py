@@ -254,8 +254,9 @@ class PagePool:
             raise
 
     def free_pages(self, pages: Ints) -> None:
-        """Give one lease of each page back, when nothing in flight reads or writes them. Of all of
-        them or, where it fails, of none."""
+        """Give one lease of each page back, when nothing in flight reads or writes them: the next
+        owner writes them, and a batch that names them is not to be run again. Of all of them or,
+        where it fails, of none."""
         native, handle = self._native(), self.handle
         pages = _convert.as_array("pages", pages)
         if len(pages) > _abi.LEASE_PAGES_MAX:
@@ -361,7 +362,8 @@ class PagePool:
             raise
 
     def share(self, writable: bool = False) -> bytes:
-        """A token of 16 bytes, with which other sessions attach the pool."""
+        """A token of 16 bytes, with which other sessions attach the pool. Those that may not write
+        are refused append(); what they write through kv_cache() nobody hinders."""
         native, token = self._native(), _abi.Token()
         writable = _convert.flag("writable", writable)
         checked(lib.attnd_pool_share(native, self.handle, writable, c.byref(token)))
