@@ -13,6 +13,7 @@ from ._dlpack import CPU, contiguous
 from ._settings import STRIDED, name_of
 from .memory import (
     BYTES, Described, Elsewhere, Tensor, copy, describe, is_read_only, refuse_gradient,
+    refuse_inference,
 )  # fmt: skip
 
 _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
@@ -123,6 +124,8 @@ class Tensors:
             raise Elsewhere(
                 f"{name_of(name)} must lie in memory of the session, contiguous as planned"
             )
+        if not read:
+            refuse_inference(name_of(name), x)
         own = self._stage(name, dtype)
         if read:
             copy(own, x)

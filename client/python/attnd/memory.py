@@ -276,6 +276,14 @@ def refuse_gradient(name, x):
         raise NotImplementedError(f"{name} requires a gradient, and attnd computes none")
 
 
+def refuse_inference(name, x):
+    """Of a tensor that PyTorch lets nobody copy to, because inference_mode() has ended."""
+    is_inference = getattr(x, "is_inference", None)
+    if callable(is_inference) and is_inference():
+        if not sys.modules["torch"].is_inference_mode_enabled():
+            raise ValueError(f"{name} is a tensor of inference_mode(), which has ended")
+
+
 def on_gpu(name, x, shape, dtype):
     """(address, shape, strides in elements) of a tensor of @dtype on the GPU, the elements of its
     last dimension side by side; None in @shape: any number."""

@@ -21,7 +21,7 @@ from ._leasing import BringOperation
 from ._library import lib
 from ._waiting import Operation
 from .errors import checked
-from .memory import BYTES, Memory, current_cuda_device, describe, dtype_name
+from .memory import BYTES, Memory, Tensor, current_cuda_device, describe, dtype_name
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -424,7 +424,16 @@ def _split(name, layer):
     shape = getattr(layer, "shape", ())
     if len(shape) != 5 or shape[1] != 2:
         raise ValueError(f"{name} is of shape {tuple(shape)}; it is [page, 2, ...] of 5 dimensions")
+    if isinstance(layer, Tensor):
+        return tuple(_part(layer, i) for i in (0, 1))
     return layer[:, 0], layer[:, 1]
+
+
+def _part(x, i):
+    """x[:, i] of a tensor of a session."""
+    (pages, _, *shape), (page, step, *strides) = x.shape, x.strides
+    offset = x.offset + i * step * BYTES[x.dtype]
+    return Tensor(x.memory, offset, (pages, *shape), (page, *strides), x.dtype)
 
 
 def _describe_plane(name, x):
