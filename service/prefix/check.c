@@ -8,6 +8,8 @@
  */
 #include "service/prefix/tree_internal.h"
 
+#include <assert.h>
+
 #define COMING (ATTND_NONE - 1) /* the block before is not there yet, so it has no children */
 #define TAKEN ATTND_NONE        /* in block_of: by a block that was looked at before */
 #define SEEN_MAX (2 * ATTND_PREFIX_BLOCKS_MAX)
@@ -50,13 +52,26 @@ static void unmark(struct attnd_tree *tree, const int32_t *pages, size_t count)
             tree->block_of[pages[i]] = 0;
 }
 
+/* A lookup and a page's entry wait for memory: those of a group are under way at once. */
+static void look(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                 uint32_t begin, const int32_t *pages, uint32_t block_pages, uint32_t *blocks)
+{
+    const uint32_t left = chain->count - begin;
+    const uint32_t count = left < ATTND_TREE_GROUP ? left : ATTND_TREE_GROUP;
+
+    for (size_t i = 0; i < (size_t)count * block_pages; i++)
+        __builtin_prefetch(&tree->block_of[pages[(size_t)begin * block_pages + i]], 1);
+    attnd_tree_index_find_all(tree, chain->space, chain->keys + begin, count, blocks);
+}
+
 int attnd_tree_publish_check(struct attnd_tree *tree, const struct attnd_tree_chain *chain,
                              const int32_t *pages, uint32_t *index)
 {
     const uint32_t block_pages = tree->space[chain->space].info.args.block_pages;
+    uint32_t blocks[ATTND_TREE_GROUP], parent = ATTND_NONE, i = 0;
     struct seen seen = {.mask = 1};
-    uint32_t parent = ATTND_NONE, i = 0;
 
+    assert(chain->count <= ATTND_PREFIX_BLOCKS_MAX);
     *index = 0;
     if (chain->parent) {
         parent = attnd_tree_index_find(tree, chain->space, chain->parent);
@@ -66,7 +81,9 @@ int attnd_tree_publish_check(struct attnd_tree *tree, const struct attnd_tree_ch
     while (seen.mask + 1 < 2 * chain->count)
         seen.mask = 2 * seen.mask + 1;
     for (; i < chain->count; i++) {
-        const uint32_t block = attnd_tree_index_find(tree, chain->space, &chain->keys[i]);
+        if (i % ATTND_TREE_GROUP == 0)
+            look(tree, chain, i, pages, block_pages, blocks);
+        const uint32_t block = blocks[i % ATTND_TREE_GROUP];
         const int there = block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_PUBLISHED;
 
         if (there && tree->block[block].parent != parent)
