@@ -122,7 +122,8 @@ class LoopsTest(ServiceTest):
         self.awaits()
 
     def test_a_handler_that_waits_takes_the_lead_of_its_thread_and_nobody_elses(self):
-        session, interrupted, handlers, anothers = self.session, *(_waiting._Lead() for _ in range(3))
+        session = self.session
+        interrupted, handlers, anothers = (_waiting._Lead() for _ in range(3))
         self.assertTrue(session._take_lead(interrupted))
         self.assertTrue(session._take_lead(handlers))
         self.assertTrue(session._give_lead(handlers))
