@@ -154,10 +154,10 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * own; the session's stay, and are freed as always. A block that is published already is passed
  * over, and its pages stay the session's alone. Each block is published whole or not at all, also
  * if the session dies. The parent must be published. Sessions that wait for one of the blocks are
- * woken. Completes with attnd_prefix_result(), or with -ATTND_E_NOT_LEASED (field pages; nothing is
- * published), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys: block `index` has
- * another parent, or a page that is published; those before it are published). Return: as
- * attnd_plan_set().
+ * woken. Completes with attnd_prefix_result(), or, when nothing is published, with
+ * -ATTND_E_NOT_LEASED (field pages), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys:
+ * block `index` has another parent, a page that is published, or the key or a page of a block
+ * before it). Return: as attnd_plan_set().
  */
 int attnd_prefix_publish(struct attnd_session *session, const struct attnd_prefix_args *args,
                          const int32_t *pages, const struct attnd_op *op);

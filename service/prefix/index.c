@@ -17,8 +17,8 @@
 
 #define BUCKETS_MIN 16u
 
-static uint32_t hash(const struct attnd_tree *tree, uint32_t space,
-                     const struct attnd_block_key *key)
+uint32_t attnd_tree_index_hash(const struct attnd_tree *tree, uint32_t space,
+                               const struct attnd_block_key *key)
 {
     attnd_u128 sum = tree->factor[0] * key->word[0] + tree->factor[1] * key->word[1] +
                      tree->factor[2] * space + tree->factor[3];
@@ -66,7 +66,7 @@ static uint32_t look(const struct attnd_tree *tree, uint32_t bucket, uint32_t sp
 uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,
                                const struct attnd_block_key *key)
 {
-    return look(tree, bucket_of(tree, hash(tree, space, key)), space, key);
+    return look(tree, bucket_of(tree, attnd_tree_index_hash(tree, space, key)), space, key);
 }
 
 /* A lookup waits for memory: the misses of all keys are under way at once. */
@@ -76,7 +76,7 @@ void attnd_tree_index_find_all(const struct attnd_tree *tree, uint32_t space,
     uint32_t bucket[ATTND_TREE_GROUP];
 
     for (uint32_t i = 0; i < count; i++) {
-        bucket[i] = bucket_of(tree, hash(tree, space, &keys[i]));
+        bucket[i] = bucket_of(tree, attnd_tree_index_hash(tree, space, &keys[i]));
         __builtin_prefetch(&tree->bucket[bucket[i]]);
     }
     for (uint32_t i = 0; i < count; i++)
@@ -98,7 +98,7 @@ static void link_block(struct attnd_tree *tree, uint32_t bucket, uint32_t block)
 static uint32_t home(const struct attnd_tree *tree, uint32_t block)
 {
     const struct attnd_tree_block *at = &tree->block[block];
-    return bucket_of(tree, hash(tree, at->space, &at->key));
+    return bucket_of(tree, attnd_tree_index_hash(tree, at->space, &at->key));
 }
 
 /* One bucket more: what belongs there now lies in the one of half its number. */

@@ -181,6 +181,15 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                        const struct attnd_tree_chain *chain, const int32_t *pages,
                        struct attnd_tree_result *result);
 
+/**
+ * attnd_tree_publish_check() - what attnd_tree_publish() of the whole chain would refuse
+ * @index: receives the first block that is wrong, also for the reason that another block of the
+ *         chain has its key or one of its pages
+ * Changes nothing. Return: as attnd_tree_publish().
+ */
+int attnd_tree_publish_check(struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                             const int32_t *pages, uint32_t *index);
+
 /** attnd_tree_claim() - the leading keys that nobody has published or claimed, this owner included.
  * The parent is not looked at. */
 struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_tree_owner *owner,

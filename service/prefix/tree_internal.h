@@ -96,6 +96,9 @@ struct attnd_tree {
 /* ---- index.c ---- */
 
 int attnd_tree_index_init(struct attnd_tree *tree);
+/** attnd_tree_index_hash() - of a key; nobody outside can tell which keys have the same. */
+uint32_t attnd_tree_index_hash(const struct attnd_tree *tree, uint32_t space,
+                               const struct attnd_block_key *key);
 /** attnd_tree_index_find() - the block of a key, whatever its state; ATTND_NONE. */
 uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,
                                const struct attnd_block_key *key);

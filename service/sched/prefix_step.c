@@ -147,6 +147,24 @@ static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_
     return ATTND_STEP_DONE;
 }
 
+/* All blocks before the first is published. Return: 0, or the fault's code. */
+static int check_blocks(struct attnd_sched_op *op)
+{
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
+    const struct attnd_tree_chain chain = {.space = op->prefix->space,
+                                           .count = view->blocks,
+                                           .keys = view->keys,
+                                           .parent = view->parent};
+    uint32_t index;
+    const int rc =
+        attnd_tree_publish_check(attnd_prefix_tree(op->prefix), &chain, view->pages, &index);
+
+    if (rc < 0)
+        attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
+                        index, index, view->blocks);
+    return rc;
+}
+
 /* May it be published at all? Return: 0, or the fault's code. */
 static int check_publish(struct attnd_sched_op *op)
 {
@@ -160,8 +178,10 @@ static int check_publish(struct attnd_sched_op *op)
         op->fault.field = ATTND_F_PAGES;
         return op->fault.code;
     }
-    return attnd_arrival_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages,
-                               &op->fault);
+    if (attnd_arrival_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages,
+                            &op->fault) < 0)
+        return op->fault.code;
+    return check_blocks(op);
 }
 
 static enum attnd_step publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
@@ -175,18 +195,13 @@ static enum attnd_step publish(struct attnd_sched_op *op, const struct attnd_tre
         return ATTND_STEP_DONE;
     const int32_t *pages =
         op->cursor ? view->pages + (size_t)op->cursor * block_pages_of(op) : view->pages;
-    int rc = attnd_tree_publish(tree, &handle->owner, chain, pages, &result);
+    const int rc = attnd_tree_publish(tree, &handle->owner, chain, pages, &result);
     attnd_sched_wake(tree);
-    if (rc == -ATTND_E_UNKNOWN && op->cursor > 0) { /* its last part was evicted meanwhile */
-        rc = 0;
+    if (rc <
+        0) /* its last part was evicted since it was looked at, or others published its pages */
         result.stop = ATTND_PREFIX_STOP_FULL;
-    }
-    const int more =
-        advance(op, result.blocks, result.taken, rc < 0 ? ATTND_PREFIX_STOP_FULL : result.stop);
-    if (rc < 0)
-        attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
-                        op->cursor, op->cursor, view->blocks);
-    else if (!more)
+    const int more = advance(op, result.blocks, result.taken, result.stop);
+    if (!more)
         attnd_prefix_answer(op, op->cursor, result.stop, op->counted);
     return more ? ATTND_STEP_MORE : ATTND_STEP_DONE;
 }

@@ -254,7 +254,7 @@ def _fitting(name, x, dtype):
         if dtype is _UINT64:
             raise TypeError(f"{name} is of {x.dtype}; it is of uint64, which that does not hold")
         exact = 1 << (numpy.finfo(x.dtype).nmant + 1)  # beyond it, it was rounded already
-        x = x.astype(numpy.float64)
+        x = x.astype(numpy.promote_types(x.dtype, numpy.float64))  # which holds each limit
         low, high = max(low, -exact), min(high, exact)
         fits = (x == numpy.floor(x)) & (x >= low) & (x <= high)  # NaN is equal to nothing
     else:

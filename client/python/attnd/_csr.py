@@ -19,11 +19,10 @@ def levels(arrays):
     several = [isinstance(x, (list, tuple)) and any(map(_is_array, x[:1])) for x in arrays]
     if not any(several):
         return [arrays]
-    for name, x in zip(NAMES, arrays):
-        if not isinstance(x, (list, tuple)) or len(x) != len(arrays[0]):
-            raise ValueError(
-                f"{name} is not of {len(arrays[0])} levels, as {NAMES[several.index(True)]} is"
-            )
+    first = several.index(True)
+    for name, x, of_levels in zip(NAMES, arrays, several):
+        if not of_levels or len(x) != len(arrays[first]):
+            raise ValueError(f"{name} is not of {len(arrays[first])} levels, as {NAMES[first]} is")
     return list(zip(*arrays))
 
 

@@ -11,7 +11,10 @@ import numpy
 
 from ._dlpack import CPU, contiguous
 from ._settings import STRIDED, name_of
-from .memory import BYTES, Elsewhere, Tensor, copy, describe, is_read_only, refuse_gradient
+from .memory import (
+    BYTES, Described, Elsewhere, Tensor, copy, describe, is_read_only, refuse_gradient,
+    refuse_inference,
+)  # fmt: skip
 
 _STAGED_MAX = 16  # copies of host tensors that wait for a run to end
 _KEPT_MAX = 1024  # tensors that do
@@ -25,6 +28,11 @@ def _overlap(shape, strides):
             return True
         behind += stride * (n - 1)
     return False
+
+
+def _bytes_of(x):
+    """An array over a host tensor, of whatever type numpy knows of that size."""
+    return numpy.asarray(Described(*describe(x)))
 
 
 class Tensors:
@@ -116,6 +124,8 @@ class Tensors:
             raise Elsewhere(
                 f"{name_of(name)} must lie in memory of the session, contiguous as planned"
             )
+        if not read:
+            refuse_inference(name_of(name), x)
         own = self._stage(name, dtype)
         if read:
             copy(own, x)
@@ -137,6 +147,14 @@ class Tensors:
             memory = self.session.memory(max(2 * nbytes, 4096))
         self.staged.append((name, memory))
         return memory.tensor(self.shapes[name], dtype)
+
+    def apart(self, back):
+        """Refuse outputs of the caller that share bytes: one would be written over the other. Those
+        in memory of the session the service refuses."""
+        if len(back) == 2:
+            (x, _), (y, _) = back
+            if numpy.shares_memory(_bytes_of(x), _bytes_of(y)):
+                raise ValueError("lse shares bytes with out")
 
     def enough(self):
         """Whether so much is kept for what is in flight that something has to be waited for."""

@@ -48,9 +48,6 @@ class _Lead:
 
     __slots__ = ("thread", "__weakref__")
 
-    def __init__(self):
-        self.thread = _me()
-
 
 class Operation:
     """Something submitted: wait() for it, or await it. It keeps its tensors until it has ended, and
@@ -122,8 +119,8 @@ class Waiting:
     `_numbers`."""
 
     def __init__(self):
-        self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
-        self._leads, self._stealing = {}, threading.Lock()  # weak references of _Lead, by thread
+        self._leader = {}  # {0: weak reference of a _Lead}; of dict.setdefault() only one wins
+        self._stealing = threading.Lock()
         self._later = set()  # event loops that look again for a lead that was left behind
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
@@ -189,28 +186,29 @@ class Waiting:
         self._collect(native, _AT_ONCE)
 
     def _take_lead(self, lead):
-        """Whether the thread of @lead collects now. A lead that a signal's exception left behind is
-        taken: by its own thread at once, by others when its frame is gone."""
-        me = lead.thread
-        self._leads[me] = weakref.ref(lead)
-        held = self._leader.setdefault(0, me)
-        if held == me:
+        """Whether this thread collects now, as long as it holds @lead. A lead that a signal's
+        exception left behind is taken: by its own thread at once, by others when its frame is
+        gone."""
+        lead.thread, mine, leader = _me(), weakref.ref(lead), self._leader
+        held = leader.setdefault(0, mine)
+        if held is mine:
             return True
-        holder = self._leads.get(held)
-        if holder is None or holder() is not None:
+        holder = held()
+        if holder is not None and holder.thread != lead.thread:
             return False
         with self._stealing:
-            if self._leader.get(0) == held and self._leads.get(held) is holder:
-                self._leader.pop(0)
-        return self._leader.setdefault(0, me) == me
+            if leader.get(0) is held:
+                leader.pop(0)
+        return leader.setdefault(0, mine) is mine
 
     def _give_lead(self, lead):
-        """Return: whether it had the lead."""
-        had = self._leader.get(0) == lead.thread
-        if had:
-            self._leader.pop(0)
-        self._leads.pop(lead.thread, None)
-        return had
+        """Return: whether it had the lead. A signal's handler that waits takes that from its own
+        thread, and may run wherever something is called: so not between the look and the end."""
+        mine, leader = weakref.ref(lead), self._leader
+        if 0 in leader and leader[0] is mine:
+            del leader[0]
+            return True
+        return False
 
     def _lead(self, operation, timeout):
         """Collect for everybody, unless another thread does: then sleep until it has or hands
@@ -263,12 +261,16 @@ class Waiting:
                 _call_in(loop, self._readable, loop)
 
     def _wait(self, operation, timeout):
-        deadline, left = None if timeout is None else time.monotonic() + timeout, timeout
+        if timeout is None:
+            while not operation.done:
+                self._lead(operation, None)
+            return
+        deadline, left = time.monotonic() + timeout, timeout
         while not operation.done:
-            if left is not None and left < 0:
+            if left < 0:
                 raise TimeoutError(f"{operation.what} goes on after {timeout} s")
             self._lead(operation, left)  # also with a timeout of 0: what has ended is found
-            left = None if deadline is None else deadline - time.monotonic()
+            left = deadline - time.monotonic()
 
     # ---- asyncio ----
 

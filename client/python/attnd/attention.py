@@ -27,7 +27,7 @@ from ._settings import Settings, same
 from ._tensors import Tensors
 from ._variant import mask_of, variant_of
 from ._waiting import Operation, Refusal
-from .errors import Error, NoMemory, NoSpace, checked
+from .errors import Error, NoMemory, NoSpace, Range, checked
 from .memory import Tensor
 from .pool import KVCache
 
@@ -368,6 +368,7 @@ class BatchAttention(OnStream):
         have = have or (0,) * len(room)
         entries, rows, pages, levels, split = room
         split = min((n for n in (split, have[4]) if n), default=0)
+        room = max(entries, 1), max(rows, 1), max(pages, 1), levels, split  # a plan has one of each
         wide = *(_room(*x) for x in zip(room[:3], have)), max(levels, have[3]), split
         plan, native = c.c_uint32(), self.session.native()
         for capacity in (wide, room):
@@ -377,7 +378,7 @@ class BatchAttention(OnStream):
             )  # fmt: skip
             try:
                 checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
-            except (NoMemory, NoSpace):  # of the heap, of the arena
+            except (NoMemory, NoSpace, Range):  # of the heap, of the arena; beyond what a plan has
                 if capacity == room:
                     raise
             else:
@@ -496,6 +497,7 @@ class BatchAttention(OnStream):
             tensors.fill(place, name, x, True, None)
         tensors.fill(args.o, "o", out, False, back)
         tensors.fill(args.lse, "lse", lse, False, back)
+        tensors.apart(back)
         op = _abi.Op(lane=self.lane)
         operation = Operation(self.session, "merge", (self, tensors.kept), self._refusal)
         self.session.submit(
@@ -538,6 +540,7 @@ class BatchAttention(OnStream):
             args.lse.memory = 0
         else:
             tensors.fill(args.lse, "lse", lse, False, back)
+            tensors.apart(back)
         ours = type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None))
         if ours and not tensors.staged:
             refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)

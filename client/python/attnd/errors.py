@@ -11,6 +11,13 @@ from ._abi import Fault
 from ._library import lib
 
 
+# What this package calls by FlashInfer's names, or its own.
+_NAMES = {
+    "heads_q": "num_qo_heads", "heads_kv": "num_kv_heads", "dim_qk": "head_dim",
+    "dim_vo": "head_dim_vo", "o": "out", "position_encoding": "pos_encoding_mode",
+    "chunk": "attention_chunk_size", "fixed_split": "fixed_split_size", "mask": "custom_mask",
+    "o_a": "v_a", "lse_a": "s_a", "o_b": "v_b", "lse_b": "s_b", "expire_ms": "expire_s",
+}  # fmt: skip
 # The library calls what it refuses of an advance by the names of a plan.
 _OF_ADVANCE = {"kv_indptr": "page_indptr", "kv_indices": "page_indices"}
 
@@ -20,9 +27,10 @@ class Error(Exception):
 
     def __init__(self, fault, operation=None, sentence=None):
         sentence, field = sentence or _sentence(fault), lib.attnd_field_name(fault.field).decode()
-        if operation == "advance" and field in _OF_ADVANCE:
-            sentence = sentence.replace(field, _OF_ADVANCE[field])
-            field = _OF_ADVANCE[field]
+        names = _OF_ADVANCE if operation == "advance" else _NAMES
+        if field in names:
+            sentence = sentence.replace(f": {field}", f": {names[field]}", 1)
+            field = names[field]
         super().__init__(f"{operation}: {sentence}" if operation else sentence)
         self.code = fault.code
         self.name = lib.attnd_error_name(fault.code).decode()

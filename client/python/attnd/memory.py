@@ -276,6 +276,14 @@ def refuse_gradient(name, x):
         raise NotImplementedError(f"{name} requires a gradient, and attnd computes none")
 
 
+def refuse_inference(name, x):
+    """Of a tensor that PyTorch lets nobody copy to, because inference_mode() has ended."""
+    is_inference = getattr(x, "is_inference", None)
+    if callable(is_inference) and is_inference():
+        if not sys.modules["torch"].is_inference_mode_enabled():
+            raise ValueError(f"{name} is a tensor of inference_mode(), which has ended")
+
+
 def on_gpu(name, x, shape, dtype):
     """(address, shape, strides in elements) of a tensor of @dtype on the GPU, the elements of its
     last dimension side by side; None in @shape: any number."""
@@ -309,7 +317,7 @@ def is_read_only(x):
     return isinstance(place, tuple) and bool(place[1])
 
 
-class _Described:
+class Described:
     """A host tensor as numpy takes it, of what describe() said of it."""
 
     def __init__(self, address, shape, strides, dtype, _, keep):
@@ -324,4 +332,4 @@ def host_array(x):
     """An array of numpy over a host tensor of any kind."""
     if hasattr(x, "__array_interface__") or hasattr(x, "__array__"):
         return numpy.asarray(x)
-    return numpy.asarray(_Described(*describe(x)))
+    return numpy.asarray(Described(*describe(x)))

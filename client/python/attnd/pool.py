@@ -21,7 +21,7 @@ from ._leasing import BringOperation
 from ._library import lib
 from ._waiting import Operation
 from .errors import checked
-from .memory import BYTES, Memory, current_cuda_device, describe, dtype_name
+from .memory import BYTES, Memory, Tensor, current_cuda_device, describe, dtype_name
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,8 +254,9 @@ class PagePool:
             raise
 
     def free_pages(self, pages: Ints) -> None:
-        """Give one lease of each page back, when nothing in flight reads or writes them. Of all of
-        them or, where it fails, of none."""
+        """Give one lease of each page back, when nothing in flight reads or writes them: the next
+        owner writes them, and a batch that names them is not to be run again. Of all of them or,
+        where it fails, of none."""
         native, handle = self._native(), self.handle
         pages = _convert.as_array("pages", pages)
         if len(pages) > _abi.LEASE_PAGES_MAX:
@@ -361,7 +362,8 @@ class PagePool:
             raise
 
     def share(self, writable: bool = False) -> bytes:
-        """A token of 16 bytes, with which other sessions attach the pool."""
+        """A token of 16 bytes, with which other sessions attach the pool. Those that may not write
+        are refused append(); what they write through kv_cache() nobody hinders."""
         native, token = self._native(), _abi.Token()
         writable = _convert.flag("writable", writable)
         checked(lib.attnd_pool_share(native, self.handle, writable, c.byref(token)))
@@ -422,7 +424,16 @@ def _split(name, layer):
     shape = getattr(layer, "shape", ())
     if len(shape) != 5 or shape[1] != 2:
         raise ValueError(f"{name} is of shape {tuple(shape)}; it is [page, 2, ...] of 5 dimensions")
+    if isinstance(layer, Tensor):
+        return tuple(_part(layer, i) for i in (0, 1))
     return layer[:, 0], layer[:, 1]
+
+
+def _part(x, i):
+    """x[:, i] of a tensor of a session."""
+    (pages, _, *shape), (page, step, *strides) = x.shape, x.strides
+    offset = x.offset + i * step * BYTES[x.dtype]
+    return Tensor(x.memory, offset, (pages, *shape), (page, *strides), x.dtype)
 
 
 def _describe_plane(name, x):

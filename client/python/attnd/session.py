@@ -178,7 +178,7 @@ class Session(Waiting):
     def memory(self, nbytes: int, device: Device = "cpu") -> Memory:
         """New memory of the service, mapped here: zeroed on the "cpu", undefined on "cuda"."""
         native, handle, address = self.native(), c.c_uint32(), c.c_void_p()
-        nbytes = _convert.integer("nbytes", nbytes, 0, _convert.U64 >> 1)
+        nbytes = _convert.integer("nbytes", nbytes, 1, _convert.U64 >> 2)
         _convert.choice("device", device, ("cpu", "cuda"))
         if device == "cpu":
             checked(lib.attnd_memory_create(native, nbytes, c.byref(handle), c.byref(address)))

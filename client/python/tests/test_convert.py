@@ -86,6 +86,9 @@ class ConvertTest(unittest.TestCase):
             self.assertEqual(_convert.as_array("f", np.array([most], kind)).tolist(), [most])
             with self.assertRaisesRegex(ValueError, r"^f\[0\] is "):
                 _convert.int32s("f", np.array([most + 1, most + 2], kind)[1:])
+        for part in (np.longdouble(2) ** -40, np.longdouble(2) ** -60):
+            with self.assertRaisesRegex(ValueError, r"^f\[0\] is "):
+                _convert.int32s("f", np.array([5], np.longdouble) + part)
 
     def test_what_is_no_array_of_numbers_is_a_type_error(self):
         for x in ("12", b"12", {1, 2}, (i for i in range(2)), 5, np.array(5), np.array([True]),
@@ -182,6 +185,9 @@ class BorderTest(ServiceTest):
             levels[i] = levels[i][:1]
             with self.subTest(name=name), self.assertRaisesRegex(ValueError, "levels"):
                 self.attention.plan(*levels, HEADS)
+        nested = TWO[0], TWO[1], [list(TWO[2])], TWO[3]
+        with self.assertRaisesRegex(ValueError, "^qo_indptr is not of 1 levels, as kv_indices is"):
+            self.attention.plan(*nested, HEADS)
 
     def test_arrays_of_an_advance_are_as_long_as_they_must_be(self):
         with self.assertRaisesRegex(ValueError, r"plan\(\) comes before advance\(\)"):

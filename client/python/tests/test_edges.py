@@ -1,6 +1,7 @@
 """Calls at the edges of what has a meaning: each is right, or refused by its name."""
 
 import concurrent.futures
+import functools
 import gc
 import inspect
 import os
@@ -83,6 +84,19 @@ class ArgumentsTest(ReportedTest):
         self.attention.run(q, 0, apart)
         self.close_to(apart[:1], self.wanted(q[:1], [5, 9], 12))
 
+    def test_outputs_that_share_bytes_are_refused(self):
+        self.plan()
+        q, behind, more = self.q(3), 3 * HEADS * DIM * 2, 3 * HEADS * 4
+        many = np.zeros(behind + more, np.uint8)
+        out = many[:behind].view(np.float16).reshape(3, HEADS, DIM)
+        for at in (0, behind - 4, behind):
+            lse = many[at : at + more].view(np.float32).reshape(3, HEADS)
+            if at < behind:
+                self.refused("lse", lambda: self.attention.run(q, 0, out, lse), ValueError)
+                self.refused("lse", lambda: self.attention.merge_state(q, lse, q, lse, out, lse))
+        self.attention.run(q, 0, out, lse)
+        self.close_to(out[:1], self.wanted(q[:1], [5, 9], 12))
+
     def test_a_stream_is_of_a_gpu(self):
         self.plan()
         self.refused("stream", lambda: self.attention.run(self.q(3), 0, stream=5), ValueError)
@@ -101,6 +115,24 @@ class ArgumentsTest(ReportedTest):
             with self.subTest(starts=starts), self.assertRaisesRegex(attnd.Range, said) as why:
                 self.attention.advance([12, 7], starts, pages, wait=True)
             self.assertEqual(why.exception.field, said)
+
+    def test_what_the_service_refuses_has_the_names_of_this_package(self):
+        def field(call):
+            with self.assertRaises(attnd.Error) as why:
+                call()
+            self.assertIn(f": {why.exception.field}", str(why.exception))
+            return why.exception.field
+
+        pool = attnd.PagePool(self.session, 1, 4, SIZE, 2, 64)
+        plan = attnd.BatchAttention(pool).plan
+        batch = [0, 1], [0, 1], [0], [1]
+        self.assertEqual(field(lambda: plan(*batch, 3)), "num_qo_heads")
+        strided = {"out_strides": (64, 1), "wait": True}
+        self.assertEqual(field(lambda: plan(*batch, 2, **strided)), "out")
+        make = functools.partial(attnd.PagePool, self.session, 1, 4, SIZE)
+        self.assertEqual(field(lambda: make(0, 64)), "num_kv_heads")
+        self.assertEqual(field(lambda: make(1, 24)), "head_dim")
+        self.assertEqual(field(lambda: make(1, 64, head_dim_vo=48)), "head_dim_vo")
 
     def test_tensors_of_any_library_are_copied_or_named(self):
         class Lent:

@@ -6,6 +6,7 @@ import select
 import threading
 import unittest
 import unittest.mock
+import weakref
 
 import attnd
 from attnd import _waiting
@@ -120,6 +121,19 @@ class LoopsTest(ServiceTest):
         self.leave_the_lead_behind()
         self.awaits()
 
+    def test_a_handler_that_waits_takes_the_lead_of_its_thread_and_nobody_elses(self):
+        session = self.session
+        interrupted, handlers, anothers = (_waiting._Lead() for _ in range(3))
+        self.assertTrue(session._take_lead(interrupted))
+        self.assertTrue(session._take_lead(handlers))
+        self.assertTrue(session._give_lead(handlers))
+        thread = threading.Thread(target=session._take_lead, args=[anothers])
+        thread.start()
+        thread.join(20)
+        self.assertFalse(session._give_lead(interrupted))
+        self.assertFalse(session._take_lead(handlers))
+        self.assertTrue(session._give_lead(anothers))
+
     def test_a_loop_finds_a_lead_that_is_left_behind_while_it_awaits(self):
         leads = []
 
@@ -180,7 +194,8 @@ class LoopsTest(ServiceTest):
     def test_a_loop_that_is_turned_away_waits_until_it_is_called(self):
         endless, session, readable = self.endless(), self.session, select.poll()
         readable.register(session, select.POLLIN)
-        self.leads[0] = another = -1
+        another = _waiting._Lead()
+        another.thread, self.leads[0] = -1, weakref.ref(another)
         self.assertEqual(checked(lib.attnd_arm(session.native())), 0)
         operation = self.submit()
         self.assertTrue(readable.poll(20_000))  # and stays it, until somebody collects
@@ -191,7 +206,7 @@ class LoopsTest(ServiceTest):
                 for _ in range(100):
                     await asyncio.sleep(0)
                 self.assertLess(calls.call_count, 4)
-            self.assertEqual((self.leads.pop(0), operation.done), (another, False))
+            self.assertEqual((self.leads.pop(0)(), operation.done), (another, False))
             session._hand_over()
             await asyncio.wait_for(self.wait_for(operation), 20)
             endless._end(None)

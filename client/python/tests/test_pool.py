@@ -74,6 +74,14 @@ class PoolTest(ServiceTest):
             gc.collect()
             self.assertIs(self.session.find(layer[0].data_ptr(), 1), memory)
 
+    def test_a_tensor_of_the_session_with_k_and_v_in_it_is_a_layer(self):
+        both = self.session.empty((8, 2, 16, 2, 64))
+        pool = attnd.PagePool.from_tensors(self.session, [both])
+        for i, plane in enumerate(pool.kv_cache(0)):
+            plane.numpy()[3, 5, 1] = 7 + i
+            self.assertEqual(both.numpy()[3, i, 5, 1].tolist(), [7 + i] * 64)
+        self.assertEqual([pool.layer_of(x) for x in (both, both.numpy())], [0, 0])
+
     def test_a_pool_that_is_released_stays_for_those_who_look_at_it(self):
         view = self.pool.kv_cache(0)[0].numpy()
         token = self.pool.share()

@@ -121,6 +121,16 @@ class PrefixTest(ServiceTest):
         with self.assertRaisesRegex(ValueError, "released"):
             self.cache.match(keys).wait()
 
+    def test_a_publish_that_is_refused_has_published_nothing(self):
+        keys, pages = self.cache.keys(PROMPT), self.pool.alloc_pages(5)
+        for wrong in (pages[[0, 1, 2, 3, 0]], pages[[0, 1, 2, 2, 4]]):
+            with self.assertRaises(attnd.Invalid):
+                self.cache.publish(keys, wrong).wait()
+            with self.assertRaises(attnd.Invalid):
+                self.cache.publish(keys[[0, 1, 2, 3, 1]], pages).wait()
+            self.assertEqual(self.cache.match(keys).wait().blocks, 0)
+        self.assertEqual(self.cache.publish(keys, pages).wait()[:4], (5, "end", 0, 5))
+
     def test_operations_are_awaited(self):
         keys = self.cache.keys(PROMPT)
 

@@ -80,6 +80,16 @@ class MemoryTest(ReportedTest):
         attention = attnd.BatchAttention(attnd.PagePool(again, 1, 16, 1, 1, DIM, leased=False))
         attention.plan([0, 1], [0, 40000], [1] * 40000, [1], 1, wait=True)
 
+    def test_a_plan_that_is_too_large_says_what_is(self):
+        with self.assertRaises(attnd.Range) as refused:
+            self.attention.plan([0, 2**22 + 1], [0, 1], [0], [1], HEADS)
+        fault = refused.exception
+        self.assertEqual((fault.field, fault.value, fault.limit), ("rows", 2**22 + 1, 2**22))
+        none = np.zeros(2**20, np.int32)
+        with self.assertRaises(attnd.NoSpace) as refused:
+            self.attention.plan(np.append(none, 0), np.append(none, 0), [], none, HEADS)
+        self.assertEqual(refused.exception.field, "arena")
+
     def test_a_pool_may_be_made_again_over_the_same_memory(self):
         memory = self.session.memory(1 << 16)
         k, v = (memory.tensor((4, SIZE, HEADS_KV, DIM), offset=at) for at in (0, 8192))

@@ -208,6 +208,19 @@ class ModelsTest(unittest.TestCase):
             got = self.forward(model, cache, [(cache.sequence(), 30)], ids)
             self.close_to(got, self.eager(model, ids))
 
+    def test_an_output_of_inference_mode_is_refused_before_the_run(self):
+        pool = attnd.PagePool(self.session, 1, 4, 16, HEADS_KV, DIM, leased=False)
+        attention = attnd.BatchAttention(pool)
+        attention.plan([0, 1], [0, 1], [0], [16], HEADS)
+        q = torch.ones(1, HEADS, DIM).half()
+        with torch.inference_mode():
+            out = torch.empty_like(q)
+            attention.run(q, 0, out)
+        for x in (q, out):  # q may be one, too
+            with self.assertRaisesRegex(ValueError, "^out is a tensor of inference_mode"):
+                attention.run(x, 0, out)
+        self.assertEqual(attention.run(out, 0)[0].shape, q.shape)
+
     def test_temporaries_at_one_address_are_not_taken_for_each_other(self):
         from attnd._layers import Ways
 

@@ -117,6 +117,47 @@ static void a_page_can_be_published_once_and_a_block_is_whole(void **state)
     assert_false(tree_rig_publishes(pages[3]));
 }
 
+/* Return: the first of blocks 0..@count that is wrong; @count: none. */
+static uint32_t checked(uint32_t space, uint32_t count, const int32_t *of_blocks)
+{
+    const struct attnd_tree_chain of = chain(space, 0, count);
+    uint32_t index;
+    int rc = attnd_tree_publish_check(tree_rig.tree, &of, of_blocks, &index);
+    assert_int_equal(rc, index == count ? 0 : -ATTND_E_INVALID);
+    return index;
+}
+
+static void what_a_publish_would_refuse_is_found_before_it_begins(void **state)
+{
+    (void)state;
+    uint32_t space = tree_rig_space(2, 64, 0), index;
+    publish(0, space, 0, 2, 2);
+    const int32_t published = pages[3];
+    assert_int_equal(tree_rig_alloc(0, 2 * CHAIN, pages), 2 * CHAIN);
+    /* Again and again: it leaves no mark. What is published already may have any page. */
+    for (uint32_t round = 0; round < 2; round++)
+        assert_int_equal(checked(space, CHAIN, pages), CHAIN);
+    pages[0] = pages[3] = published;
+    assert_int_equal(checked(space, CHAIN, pages), CHAIN);
+    int32_t kept = pages[13];
+    pages[13] = published;
+    assert_int_equal(checked(space, CHAIN, pages), 6);
+    pages[13] = pages[5];
+    assert_int_equal(checked(space, CHAIN, pages), 6);
+    pages[13] = kept;
+    const struct attnd_block_key key = keys[7];
+    keys[7] = keys[4]; /* the key of a block that is not there yet */
+    assert_int_equal(checked(space, CHAIN, pages), 7);
+    keys[7] = keys[1]; /* of one that is, under another parent */
+    assert_int_equal(checked(space, CHAIN, pages), 7);
+    keys[7] = key;
+    const struct attnd_tree_chain no_parent = chain(space, 5, 6);
+    assert_int_equal(attnd_tree_publish_check(tree_rig.tree, &no_parent, pages, &index),
+                     -ATTND_E_UNKNOWN);
+    assert_int_equal(match(1, space, 0, CHAIN).blocks, 2); /* and nothing was published */
+    assert_int_equal(checked(space, CHAIN, pages), CHAIN);
+}
+
 static void a_namespace_sees_nothing_of_another(void **state)
 {
     (void)state;
@@ -422,6 +463,7 @@ int main(void)
         CASE(what_is_published_is_found_with_its_pages),
         CASE(a_key_of_another_parent_is_a_miss_and_cannot_be_published),
         CASE(a_page_can_be_published_once_and_a_block_is_whole),
+        CASE(what_a_publish_would_refuse_is_found_before_it_begins),
         CASE(a_namespace_sees_nothing_of_another),
         CASE(leaves_go_before_parents_and_pages_in_use_stay),
         CASE(least_recently_used_goes_first),

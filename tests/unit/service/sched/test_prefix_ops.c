@@ -192,6 +192,23 @@ static void a_match_that_is_woken_for_many_blocks_finds_them_in_parts(void **sta
         CHECK_EQUAL(result_word(&other, (uint64_t)cqe.limit + i), i);
 }
 
+/* The last block of a chain of two parts has a page of the first. */
+static void a_publish_that_is_refused_has_published_nothing(void **state)
+{
+    struct attnd_sqe sqe = prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, MANY_KEYS);
+    const size_t last = MANY_KEYS * sizeof(struct attnd_block_key) + (MANY_KEYS - 1) * 4;
+    const int32_t page = 3, its_own = MANY_KEYS - 1;
+
+    (void)state;
+    memcpy(client.arena + last, &page, sizeof(page));
+    struct attnd_cqe cqe = ask(&client, sqe, -ATTND_E_INVALID);
+    CHECK_EQUAL(cqe.field, ATTND_F_KEYS);
+    CHECK_EQUAL(cqe.index, MANY_KEYS - 1);
+    CHECK_EQUAL(attnd_tree_pages(stage.pool->prefix->tree), 0);
+    memcpy(client.arena + last, &its_own, sizeof(its_own));
+    CHECK_EQUAL(ask(&client, sqe, 0).value, MANY_KEYS);
+}
+
 static void waiting_leaves_room_in_the_ring(void **state)
 {
     (void)state;
@@ -333,6 +350,7 @@ int main(void)
         CASE(a_match_tells_pages_beside_its_completion),
         CASE(a_match_that_waits_leaves_its_lane_and_goes_on_when_woken),
         CASE(a_match_that_is_woken_for_many_blocks_finds_them_in_parts),
+        CASE(a_publish_that_is_refused_has_published_nothing),
         CASE(waiting_leaves_room_in_the_ring),
         CASE(a_session_that_ends_wakes_others_and_waits_for_nothing),
         CASE(a_publish_behind_an_append_takes_effect_after_it),
