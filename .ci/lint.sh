@@ -91,6 +91,9 @@ for name in sys.argv[1:]:
 END
 fi
 
+step 'the limits in SECURITY.md are those of the code'
+.ci/limits.py "$build" || fail 'limits'
+
 step 'files and functions that texts name'
 .ci/names.py || fail 'a text names what is not there'
 
