@@ -256,6 +256,14 @@ struct attnd_rpc {
     {                                                                                              \
         .request = ATTND__REQUEST__INIT, .fd = -1                                                  \
     }
+/* The same with what is asked: @WHICH names the call, as CALL_WHICH, and @member its message. */
+#define ATTND_CALL(WHICH, member, message)                                                         \
+    {                                                                                              \
+        .request = {.base = PROTOBUF_C_MESSAGE_INIT(&attnd__request__descriptor),                  \
+                    .call_case = ATTND__REQUEST__CALL_##WHICH,                                     \
+                    .member = (message)},                                                          \
+        .fd = -1                                                                                   \
+    }
 
 /**
  * attnd_call() - send @call's request and wait for its reply, at most call->timeout_ns
