@@ -146,16 +146,11 @@ void far_restart_claimer(struct harness *claimer)
                     (const char *const[]){"--peer", peer_at, "--peer-key", key_path, NULL});
 }
 
-static int is_linked(void *context)
-{
-    return side_linked(context);
-}
-
 void far_start(struct harness *giver, struct harness *claimer, const struct far_options *options)
 {
     far_start_giver(giver, options);
     far_start_claimer(claimer, options);
-    harness_eventually(is_linked, claimer, LONG_MS, "the claimer is linked");
+    side_await_linked(claimer);
 }
 
 static pid_t parent_of(pid_t pid, char *name, size_t bytes)
