@@ -12,7 +12,7 @@
  *
  * A run can be cancelled in the middle of a tile. Its word is read before every kernel call, which
  * takes microseconds, so a tile ends soon however many keys it still has. Such a tile leaves no
- * result: nothing of it is stored, and it does not arrive at its merges, which nobody does then.
+ * result: nothing of it is stored, and as it does not arrive at its merges, they are not done.
  */
 #include <assert.h>
 #include <math.h>
