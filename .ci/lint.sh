@@ -52,7 +52,11 @@ g++ -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only tests/abi/abi_cxx17.cpp |
 if command -v nvcc >/dev/null; then
     nvcc -std=c++17 -I. -c tests/abi/abi_cuda.cu -o /dev/null || fail 'abi.h as CUDA'
 fi
-for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '_impl\.h$\|/vec_'); do
+# One with which a file begins is shown to by that file, which clang-tidy reads.
+begins=$(awk 'FNR == 1 { seen = 0 }
+    !seen && /^#include/ { seen = 1; gsub(/"/, "", $2); print $2 }' "${units[@]}")
+for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '_impl\.h$\|/vec_' |
+    grep -vxF "$begins"); do
     gcc "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only -x c - <<<"#include \"$header\"" ||
         fail "$header does not compile alone"
 done
@@ -65,14 +69,17 @@ cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,perfo
 # A process for each file: the analyser of clang 14 keeps pointers to names of the file before, so what
 # it says of a file (va_list that leaks where there is none) would depend on where addresses fall.
 # With the warnings of the build, for clang's opinion of each file: it is all that clang compiles of
-# most of them (Makefile). Of a function with very many paths the analyser follows as many as come to
+# most of them (Makefile). A file that was clean and is as it was, with its headers, is not looked at
+# again (tidy.sh). Of a function with very many paths the analyser follows as many as come to
 # so many nodes. By default it takes 225,000, which `make check-long` gives it: a few dozen functions
 # need more than a third of that, and then take most of the time of all.
 nodes=${ATTND_ANALYSER_NODES:-75000}
 warnings=$(make -s BUILD="$build" print-warnings)
+tool=$(clang-tidy --version; cat .clang-tidy tests/.clang-tidy)
+read -r -a warned <<<"$warnings"
 step 'clang-tidy'
-printf '%s\n' "${units[@]}" | xargs -P2 -n1 sh -c \
-    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}") $warnings -Xclang -analyzer-config -Xclang max-nodes=$nodes"' 2>/dev/null' sh ||
+printf '%s\n' "${units[@]}" | xargs -P2 -I{} .ci/tidy.sh "$build/lint/tidy" "$tool" {} \
+    "${flags[@]}" "${warned[@]}" -Xclang -analyzer-config -Xclang "max-nodes=$nodes" ||
     fail 'clang-tidy'
 
 # Debian 12 has no package of it: .ci/deps.sh puts it into build/lint.
@@ -90,6 +97,12 @@ for name in sys.argv[1:]:
         compile(module.read(), name, "exec")
 END
 fi
+
+step 'the limits in SECURITY.md are those of the code'
+.ci/limits.py "$build" || fail 'limits'
+
+step 'the options that README.md lists are those of schemas/options.def'
+.ci/options.py || fail 'options'
 
 step 'files and functions that texts name'
 .ci/names.py || fail 'a text names what is not there'

@@ -81,9 +81,7 @@ int attnd_plan_image_open(struct attnd_session *session, uint32_t plan, int *fd,
 {
     Attnd__PlanImage message = ATTND__PLAN_IMAGE__INIT;
     message.plan = plan;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PLAN_IMAGE;
-    call.request.plan_image = &message;
+    struct attnd_rpc call = ATTND_CALL(PLAN_IMAGE, .plan_image = &message);
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PLAN_IMAGE);
     if (rc < 0)
         return rc;
@@ -95,9 +93,7 @@ int attnd_kernel_file(struct attnd_session *session, uint32_t kernel, int *fd, u
 {
     Attnd__KernelFile message = ATTND__KERNEL_FILE__INIT;
     message.kernel = kernel;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_KERNEL_FILE;
-    call.request.kernel_file = &message;
+    struct attnd_rpc call = ATTND_CALL(KERNEL_FILE, .kernel_file = &message);
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_KERNEL_FILE);
     if (rc < 0)
         return rc;

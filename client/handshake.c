@@ -248,9 +248,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     message.arena_bytes = arena_bytes(args) + session->tables_bytes;
     session->arena_chosen = args->arena_bytes != 0;
 
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_HELLO;
-    call.request.hello = &message;
+    struct attnd_rpc call = ATTND_CALL(HELLO, .hello = &message);
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_HELLO);
     if (rc < 0)
         return rc;
@@ -293,9 +291,7 @@ int attnd_session_connect(struct attnd_session *session, const struct attnd_open
         return rc;
 
     Attnd__Mapped message = ATTND__MAPPED__INIT;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_MAPPED;
-    call.request.mapped = &message;
+    struct attnd_rpc call = ATTND_CALL(MAPPED, .mapped = &message);
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
     if (rc == 0)
         attnd_call_end(session, &call);

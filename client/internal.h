@@ -256,6 +256,15 @@ struct attnd_rpc {
     {                                                                                              \
         .request = ATTND__REQUEST__INIT, .fd = -1                                                  \
     }
+/* The same with what is asked: @WHICH is the call, as CALL_WHICH, and @message sets the request's
+ * member of it, as in ATTND_CALL(UNPREPARE, .unprepare = &message). */
+#define ATTND_CALL(WHICH, message)                                                                 \
+    {                                                                                              \
+        .request = {.base = PROTOBUF_C_MESSAGE_INIT(&attnd__request__descriptor),                  \
+                    .call_case = ATTND__REQUEST__CALL_##WHICH,                                     \
+                    message},                                                                      \
+        .fd = -1                                                                                   \
+    }
 
 /**
  * attnd_call() - send @call's request and wait for its reply, at most call->timeout_ns

@@ -94,9 +94,7 @@ int attnd_mailbox_open(struct attnd_session *session)
     if (object == NULL)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
     Attnd__MailboxOpen message = ATTND__MAILBOX_OPEN__INIT;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
-    call.request.mailbox_open = &message;
+    struct attnd_rpc call = ATTND_CALL(MAILBOX_OPEN, .mailbox_open = &message);
     message.has_executor = message.has_account = message.account = 1;
     message.executor = (Attnd__Executor)session->execute;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
@@ -152,9 +150,7 @@ static int ask_prepare(struct attnd_session *session, uint32_t plan,
     message.q = &q;
     message.o = &o;
     message.lse = args->lse.memory ? &lse : NULL;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREPARE;
-    call.request.prepare = &message;
+    struct attnd_rpc call = ATTND_CALL(PREPARE, .prepare = &message);
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PREPARE);
     if (rc < 0)
@@ -199,9 +195,7 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
 {
     Attnd__Unprepare message = ATTND__UNPREPARE__INIT;
     message.prepared = prepared;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
-    call.request.unprepare = &message;
+    struct attnd_rpc call = ATTND_CALL(UNPREPARE, .unprepare = &message);
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     return attnd_launcher_release(session, &call, ATTND_OBJECT_PREPARED, prepared);
 }

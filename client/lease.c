@@ -51,9 +51,7 @@ int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t cou
     Attnd__PagesAlloc message = ATTND__PAGES_ALLOC__INIT;
     message.pool = pool;
     message.count = count;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PAGES_ALLOC;
-    call.request.pages_alloc = &message;
+    struct attnd_rpc call = ATTND_CALL(PAGES_ALLOC, .pages_alloc = &message);
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);
     if (rc < 0)
         return rc;
@@ -75,9 +73,7 @@ int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t cou
     message.pool = pool;
     message.n_page = count;
     message.page = wire_pages(pages);
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PAGES_SHARE;
-    call.request.pages_share = &message;
+    struct attnd_rpc call = ATTND_CALL(PAGES_SHARE, .pages_share = &message);
     return call_empty(session, &call);
 }
 
@@ -91,9 +87,7 @@ int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t coun
     message.pool = pool;
     message.n_page = count;
     message.page = wire_pages(pages);
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PAGES_FREE;
-    call.request.pages_free = &message;
+    struct attnd_rpc call = ATTND_CALL(PAGES_FREE, .pages_free = &message);
     return call_empty(session, &call);
 }
 
@@ -107,9 +101,7 @@ static int offer(struct attnd_session *session, Attnd__PagesOffer *message, uint
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_TICKET, 0, 0, 0);
     message->n_page = count;
     message->page = wire_pages(pages);
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PAGES_OFFER;
-    call.request.pages_offer = message;
+    struct attnd_rpc call = ATTND_CALL(PAGES_OFFER, .pages_offer = message);
     return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TICKET, ticket);
 }
 
@@ -156,9 +148,7 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
     Attnd__PagesClaim message = ATTND__PAGES_CLAIM__INIT;
     message.ticket = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
     message.pages_max = pages_max;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PAGES_CLAIM;
-    call.request.pages_claim = &message;
+    struct attnd_rpc call = ATTND_CALL(PAGES_CLAIM, .pages_claim = &message);
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);
     if (rc < 0)
         return rc;

@@ -105,9 +105,7 @@ int attnd_wake_memory(struct attnd_session *session, uint32_t *memory, struct at
     if (object == NULL)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
     Attnd__WakeOpen message = ATTND__WAKE_OPEN__INIT;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_WAKE_OPEN;
-    call.request.wake_open = &message;
+    struct attnd_rpc call = ATTND_CALL(WAKE_OPEN, .wake_open = &message);
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MEMORY);
     if (rc < 0) {
@@ -196,9 +194,7 @@ int attnd_memory_release(struct attnd_session *session, uint32_t memory)
 {
     Attnd__MemoryRelease message = ATTND__MEMORY_RELEASE__INIT;
     message.memory = memory;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_MEMORY_RELEASE;
-    call.request.memory_release = &message;
+    struct attnd_rpc call = ATTND_CALL(MEMORY_RELEASE, .memory_release = &message);
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     return attnd_object_release(session, &call, ATTND_OBJECT_MEMORY, memory);
 }

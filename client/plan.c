@@ -66,9 +66,7 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
     message.heads_q = own.heads_q;
     message.has_fixed_split = own.fixed_split != 0;
     message.fixed_split = own.fixed_split;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PLAN_CREATE;
-    call.request.plan_create = &message;
+    struct attnd_rpc call = ATTND_CALL(PLAN_CREATE, .plan_create = &message);
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PLAN);
     if (rc < 0) {
         free(object);
@@ -93,9 +91,7 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
 {
     Attnd__PlanDestroy message = ATTND__PLAN_DESTROY__INIT;
     message.plan = plan;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PLAN_DESTROY;
-    call.request.plan_destroy = &message;
+    struct attnd_rpc call = ATTND_CALL(PLAN_DESTROY, .plan_destroy = &message);
     return attnd_launcher_release(session, &call, ATTND_OBJECT_PLAN, plan);
 }
 

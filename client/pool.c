@@ -220,10 +220,8 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
     message.page_owner = (Attnd__PageOwner)own.page_owner;
     message.has_memory_kind = own.memory_kind > ATTND_MEMORY_HOST;
     message.memory_kind = (Attnd__MemoryKind)own.memory_kind;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_POOL_CREATE;
+    struct attnd_rpc call = ATTND_CALL(POOL_CREATE, .pool_create = &message);
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS; /* its memory may be pinned first */
-    call.request.pool_create = &message;
     return own.k ? create_with_planes(session, &call, &own, pool) : pool_call(session, &call, pool);
 }
 
@@ -235,9 +233,7 @@ int attnd_pool_attach(struct attnd_session *session, const struct attnd_token *t
     struct attnd_token own = *token;
     Attnd__PoolAttach message = ATTND__POOL_ATTACH__INIT;
     message.token = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_POOL_ATTACH;
-    call.request.pool_attach = &message;
+    struct attnd_rpc call = ATTND_CALL(POOL_ATTACH, .pool_attach = &message);
     return pool_call(session, &call, pool);
 }
 
@@ -262,9 +258,7 @@ int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
     Attnd__PoolShare message = ATTND__POOL_SHARE__INIT;
     message.pool = pool;
     message.writable = writable != 0;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_POOL_SHARE;
-    call.request.pool_share = &message;
+    struct attnd_rpc call = ATTND_CALL(POOL_SHARE, .pool_share = &message);
     return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TOKEN, token);
 }
 
@@ -272,8 +266,6 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool)
 {
     Attnd__PoolRelease message = ATTND__POOL_RELEASE__INIT;
     message.pool = pool;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_POOL_RELEASE;
-    call.request.pool_release = &message;
+    struct attnd_rpc call = ATTND_CALL(POOL_RELEASE, .pool_release = &message);
     return attnd_object_release(session, &call, ATTND_OBJECT_POOL, pool);
 }

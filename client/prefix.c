@@ -74,9 +74,7 @@ int attnd_prefix_open(struct attnd_session *session, uint32_t pool,
     message.pages_low = own.pages_low;
     message.has_compute_us = own.block_compute_us != 0;
     message.compute_us = own.block_compute_us;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREFIX_OPEN;
-    call.request.prefix_open = &message;
+    struct attnd_rpc call = ATTND_CALL(PREFIX_OPEN, .prefix_open = &message);
     return call_prefix(session, &call, prefix);
 }
 
@@ -88,9 +86,7 @@ int attnd_prefix_attach(struct attnd_session *session, const struct attnd_token 
     struct attnd_token own = *token;
     Attnd__PrefixAttach message = ATTND__PREFIX_ATTACH__INIT;
     message.token = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREFIX_ATTACH;
-    call.request.prefix_attach = &message;
+    struct attnd_rpc call = ATTND_CALL(PREFIX_ATTACH, .prefix_attach = &message);
     return call_prefix(session, &call, prefix);
 }
 
@@ -102,9 +98,7 @@ int attnd_prefix_share(struct attnd_session *session, uint32_t prefix, int writa
     Attnd__PrefixShare message = ATTND__PREFIX_SHARE__INIT;
     message.prefix = prefix;
     message.writable = writable != 0;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREFIX_SHARE;
-    call.request.prefix_share = &message;
+    struct attnd_rpc call = ATTND_CALL(PREFIX_SHARE, .prefix_share = &message);
     return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TOKEN, token);
 }
 
@@ -112,9 +106,7 @@ int attnd_prefix_release(struct attnd_session *session, uint32_t prefix)
 {
     Attnd__PrefixRelease message = ATTND__PREFIX_RELEASE__INIT;
     message.prefix = prefix;
-    struct attnd_rpc call = ATTND_CALL_INIT;
-    call.request.call_case = ATTND__REQUEST__CALL_PREFIX_RELEASE;
-    call.request.prefix_release = &message;
+    struct attnd_rpc call = ATTND_CALL(PREFIX_RELEASE, .prefix_release = &message);
     return attnd_object_release(session, &call, ATTND_OBJECT_PREFIX, prefix);
 }
 

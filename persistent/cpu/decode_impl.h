@@ -33,24 +33,25 @@ INLINE void load_pair(vf out[2], const uint8_t *row, size_t at, uint32_t dtype)
     out[1] = load_kv(row, at + VF_LANES, dtype);
 }
 
-static void decode_begin(const struct attnd_rows *rows, uint32_t dtype)
+/* All pairs of the rows in @x, if elements of @dtype have an order of their own. */
+INLINE void reorder(float *x, const struct attnd_rows *rows, uint32_t dtype, void (*pair)(vf *))
 {
     for (size_t i = 0; dtype == ATTND_BF16 && i < (size_t)rows->count * rows->dim; i += PAIR) {
-        vf x[2] = {vf_load(rows->q + i), vf_load(rows->q + i + VF_LANES)};
-        vf_to_pair(x);
-        vf_store(rows->q + i, x[0]);
-        vf_store(rows->q + i + VF_LANES, x[1]);
+        vf elements[2] = {vf_load(x + i), vf_load(x + i + VF_LANES)};
+        pair(elements);
+        vf_store(x + i, elements[0]);
+        vf_store(x + i + VF_LANES, elements[1]);
     }
+}
+
+static void decode_begin(const struct attnd_rows *rows, uint32_t dtype)
+{
+    reorder(rows->q, rows, dtype, vf_to_pair);
 }
 
 static void decode_end(const struct attnd_rows *rows, uint32_t dtype)
 {
-    for (size_t i = 0; dtype == ATTND_BF16 && i < (size_t)rows->count * rows->dim; i += PAIR) {
-        vf x[2] = {vf_load(rows->o + i), vf_load(rows->o + i + VF_LANES)};
-        vf_from_pair(x);
-        vf_store(rows->o + i, x[0]);
-        vf_store(rows->o + i + VF_LANES, x[1]);
-    }
+    reorder(rows->o, rows, dtype, vf_from_pair);
 }
 
 /* Lines that are asked for one after the other, in the order of memory: this is what the hardware

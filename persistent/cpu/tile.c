@@ -12,7 +12,7 @@
  *
  * A run can be cancelled in the middle of a tile. Its word is read before every kernel call, which
  * takes microseconds, so a tile ends soon however many keys it still has. Such a tile leaves no
- * result: nothing of it is stored, and it does not arrive at its merges, which nobody does then.
+ * result: nothing of it is stored, and as it does not arrive at its merges, they are not done.
  */
 #include <assert.h>
 #include <math.h>
@@ -200,12 +200,22 @@ static void decode(const struct attnd_cpu_worker *worker, const struct chunk *ch
     worker->backend->kernel->decode(rows, block, ahead);
 }
 
+/* @later: the block behind, or NULL. */
+static void prefill(struct attnd_cpu_worker *worker, const struct chunk *chunk,
+                    const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                    const struct attnd_keys *later, uint32_t head)
+{
+    const int moved_on = later && !chunk->run->staged; /* what is staged lies in one place */
+    const struct attnd_kv_block next = moved_on ? block_of(chunk, later, head) : *block;
+
+    worker->backend->kernel->prefill(rows, block, &next, &worker->panel);
+}
+
 /* All keys of the chunk by the rows of @heads KV heads from @head on. Return: 0;
  * -ATTND_E_CANCELLED; -ATTND_E_RANGE at a page id outside the pool. */
 static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, uint32_t head,
                     uint32_t heads)
 {
-    const struct attnd_kernel *kernel = worker->backend->kernel;
     struct attnd_keys *keys = &worker->keys[0], *later = &worker->keys[1];
     int count = find_block(chunk, chunk->kv_begin, keys);
     while (count > 0) {
@@ -218,17 +228,12 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
             struct attnd_rows rows = rows_of(worker, chunk, h);
             rows.policy = attnd_cpu_variant_rows(worker, chunk->run, head + h, rows.count);
             struct attnd_kv_block block = block_of(chunk, keys, head + h);
-            struct attnd_kv_block next = block;
-            if (h + 1 < heads)
-                next = block_of(chunk, keys, head + h + 1);
-            else if (more > 0)
-                next = block_of(chunk, later, head);
             if (chunk->run->staged)
-                next = block = attnd_cpu_stage(worker, chunk->run, &block);
+                block = attnd_cpu_stage(worker, chunk->run, &block);
             if (chunk->memory_bound)
                 decode(worker, chunk, &rows, &block, more > 0 ? later : keys, head, heads, h);
             else
-                kernel->prefill(&rows, &block, &next, &worker->panel);
+                prefill(worker, chunk, &rows, &block, more > 0 ? later : NULL, head);
             attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
         }
         worker->kv_bytes += (uint64_t)attnd_dtype_bytes(keys->dtype) * keys->count * heads *
@@ -268,7 +273,7 @@ static int attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
 {
     open_chunk(worker, chunk);
     assert(chunk->packed > 0); /* run_open() refuses a group of 0; a chunk has rows */
-    const uint32_t room = chunk->memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1;
+    const uint32_t room = chunk->memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1; /* heads */
     for (uint32_t head = head_begin; head < head_end; head += room) {
         const uint32_t heads = head_end - head < room ? head_end - head : room;
         for (uint32_t h = 0; h < heads; h++) {

@@ -95,21 +95,7 @@ static inline vf vf_load_bf16(const uint16_t *in)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-static inline void vf_load_pair_bf16(vf out[2], const uint16_t *in)
-{
-    out[0] = vf_load_bf16(in);
-    out[1] = vf_load_bf16(in + VF_LANES);
-}
-
-static inline void vf_to_pair(vf x[2])
-{
-    (void)x;
-}
-
-static inline void vf_from_pair(vf x[2])
-{
-    (void)x;
-}
+#include "persistent/cpu/vec_pair.h"
 
 static inline vf vf_load_fp16(const uint16_t *in)
 {

@@ -116,24 +116,7 @@ static inline vf vf_load_bf16(const uint16_t *in)
     return (vf)(x << 16);
 }
 
-/* 2 * VF_LANES elements, in an order that is the header's own. */
-static inline void vf_load_pair_bf16(vf out[2], const uint16_t *in)
-{
-    out[0] = vf_load_bf16(in);
-    out[1] = vf_load_bf16(in + VF_LANES);
-}
-
-/* As many elements one after the other, into that order. */
-static inline void vf_to_pair(vf x[2])
-{
-    (void)x;
-}
-
-/* And back. */
-static inline void vf_from_pair(vf x[2])
-{
-    (void)x;
-}
+#include "persistent/cpu/vec_pair.h"
 
 static inline vf vf_load_fp16(const uint16_t *in)
 {

@@ -155,11 +155,16 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
     return ATTNCTL_EXIT_ANSWER;
 }
 
-enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *request,
-                                  Attnd__Reply__ResultCase wanted, Attnd__Reply **reply)
+enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request__CallCase call,
+                                  void *message, Attnd__Reply__ResultCase wanted,
+                                  Attnd__Reply **reply)
 {
     enum attnctl_exit code = ATTNCTL_EXIT_OK;
-    int rc = attnctl_ask(socket_path, request, reply);
+    Attnd__Request request = ATTND__REQUEST__INIT;
+
+    request.call_case = call;
+    request.status = message; /* of the union: all of them are pointers to a message */
+    int rc = attnctl_ask(socket_path, &request, reply);
 
     if (rc < 0)
         return attnctl_explain(stderr, socket_path, rc);
@@ -174,11 +179,12 @@ enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *reque
     return code;
 }
 
-enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request *request)
+enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request__CallCase call,
+                                   void *message)
 {
     Attnd__Reply *reply;
     enum attnctl_exit code =
-        attnctl_ask_for(socket_path, request, ATTND__REPLY__RESULT__NOT_SET, &reply);
+        attnctl_ask_for(socket_path, call, message, ATTND__REPLY__RESULT__NOT_SET, &reply);
 
     if (code == ATTNCTL_EXIT_OK)
         attnd__reply__free_unpacked(reply, NULL);
@@ -188,9 +194,7 @@ enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request *requ
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply)
 {
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
 
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    return attnctl_ask_for(socket_path, &request, ATTND__REPLY__RESULT_STATUS, reply);
+    return attnctl_ask_for(socket_path, ATTND__REQUEST__CALL_STATUS, &query,
+                           ATTND__REPLY__RESULT_STATUS, reply);
 }

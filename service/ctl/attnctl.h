@@ -43,6 +43,19 @@ error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 error_t attnctl_parse_common(int key, char *text, struct argp_state *state,
                              struct attnctl_options *options);
 
+/** attnctl_parse_with() - argp_parse() with attnctl's exit status of a wrong command line.
+ * @input: of the parser. */
+void attnctl_parse_with(const struct argp *parser, int argc, char **argv, void *input);
+
+/**
+ * attnctl_parse_numbers() - the command line of a command that takes a session's number, maybe
+ * others behind it, and no option of its own
+ * @names:  of the numbers, as --help shows them, such as "SESSION N"
+ * @number: [@count], all of them given; set
+ */
+struct attnctl_options attnctl_parse_numbers(int argc, char **argv, const char *names,
+                                             const char *doc, uint32_t *number, unsigned count);
+
 /**
  * attnctl_parse() - the command line of a command that has no option of its own
  * @json: the help of --json; NULL: it has none
@@ -87,14 +100,17 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
 
 /**
  * attnctl_ask_for() - ask, and explain on standard error what went wrong
+ * @call, @message: the call, and its own message
  * @wanted: the result that the reply must have; ATTND__REPLY__RESULT__NOT_SET: none
  * @reply:  of ATTNCTL_EXIT_OK; freed by attnd__reply__free_unpacked()
  * Return: the exit code.
  */
-enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *request,
-                                  Attnd__Reply__ResultCase wanted, Attnd__Reply **reply);
+enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request__CallCase call,
+                                  void *message, Attnd__Reply__ResultCase wanted,
+                                  Attnd__Reply **reply);
 /** attnctl_ask_done() - the same for a call whose reply has no result. */
-enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request *request);
+enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request__CallCase call,
+                                   void *message);
 /** attnctl_ask_status() - the same for the status. */
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply);
 

@@ -60,8 +60,7 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv)
     struct attnctl_options options = {0};
     struct attnd_finding findings[ATTND_FINDINGS_MAX];
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    attnctl_parse_with(&parser, argc, argv, &options);
     uint32_t count = attnd_doctor_all(options.socket_path, findings);
     if (attnctl_print_findings(stdout, findings, count, options.json) < 0 || fflush(stdout) != 0)
         return ATTNCTL_EXIT_ANSWER;

@@ -177,17 +177,6 @@ static int print_answer(const struct monitor_options *options, const Attnd__Moni
     return rc < 0 || fflush(stdout) != 0 || ferror(stdout) ? -ATTND_E_SYSTEM : 0;
 }
 
-static enum attnctl_exit ask(const struct monitor_options *options, Attnd__MonitorQuery *query,
-                             Attnd__Reply **reply)
-{
-    Attnd__Request request = ATTND__REQUEST__INIT;
-
-    request.call_case = ATTND__REQUEST__CALL_MONITOR;
-    request.monitor = query;
-    return attnctl_ask_for(options->common.socket_path, &request, ATTND__REPLY__RESULT_MONITOR,
-                           reply);
-}
-
 static enum attnctl_exit follow(const struct monitor_options *options)
 {
     static const struct timespec pause = {.tv_nsec = 50000000};
@@ -200,7 +189,9 @@ static enum attnctl_exit follow(const struct monitor_options *options)
     query.has_faults = options->faults;
     for (;;) {
         Attnd__Reply *reply;
-        enum attnctl_exit code = ask(options, &query, &reply);
+        enum attnctl_exit code =
+            attnctl_ask_for(options->common.socket_path, ATTND__REQUEST__CALL_MONITOR, &query,
+                            ATTND__REPLY__RESULT_MONITOR, &reply);
         if (code != ATTNCTL_EXIT_OK)
             return code;
         if (!query.has_next && isatty(STDOUT_FILENO)) /* nothing may happen for long */
@@ -263,7 +254,6 @@ enum attnctl_exit attnctl_monitor(int argc, char **argv)
                "status` counts them."};
     struct monitor_options options = {0};
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    attnctl_parse_with(&parser, argc, argv, &options);
     return follow(&options);
 }

@@ -34,6 +34,51 @@ error_t attnctl_parse_common(int key, char *text, struct argp_state *state,
     return rc;
 }
 
+void attnctl_parse_with(const struct argp *parser, int argc, char **argv, void *input)
+{
+    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
+    argp_parse(parser, argc, argv, 0, NULL, input);
+}
+
+struct numbers {
+    struct attnctl_options common;
+    const char *names;
+    uint32_t *number;
+    unsigned given, wanted;
+};
+
+static error_t parse_number(int key, char *text, struct argp_state *state)
+{
+    struct numbers *numbers = state->input;
+    uint64_t number = 0;
+
+    if (key == ARGP_KEY_ARG && numbers->given < numbers->wanted) {
+        const uint64_t least = numbers->given == 0; /* no session is 0 */
+        if (attnd_number_parse(text, least, UINT32_MAX, &number) < 0)
+            argp_error(state, "'%s' is no number%s", text, least ? " of a session" : "");
+        numbers->number[numbers->given++] = (uint32_t)number;
+        return 0;
+    }
+    if (key == ARGP_KEY_END && numbers->given < numbers->wanted)
+        argp_error(state, "which %s? attnctl status lists sessions", numbers->names);
+    return attnctl_parse_common(key, text, state, &numbers->common);
+}
+
+struct attnctl_options attnctl_parse_numbers(int argc, char **argv, const char *names,
+                                             const char *doc, uint32_t *number, unsigned count)
+{
+    const struct argp_option list[] = {ATTNCTL_SOCKET_OPTION, {0}};
+    const struct argp parser = {.options = list,
+                                .parser = parse_number,
+                                .args_doc = names,
+                                .children = attnd_args_help,
+                                .doc = doc};
+    struct numbers numbers = {.names = names, .number = number, .wanted = count};
+
+    attnctl_parse_with(&parser, argc, argv, &numbers);
+    return numbers.common;
+}
+
 struct attnctl_options attnctl_parse(int argc, char **argv, const char *json, const char *doc)
 {
     const struct argp_option list[] = {
@@ -44,7 +89,6 @@ struct attnctl_options attnctl_parse(int argc, char **argv, const char *json, co
         .options = list, .parser = attnctl_parse_option, .children = attnd_args_help, .doc = doc};
     struct attnctl_options options = {0};
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    attnctl_parse_with(&parser, argc, argv, &options);
     return options;
 }

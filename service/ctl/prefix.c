@@ -86,15 +86,12 @@ static bool print_part(const struct attnctl_options *options, uint32_t *first,
                        enum attnctl_exit *code)
 {
     Attnd__PrefixQuery query = ATTND__PREFIX_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
 
     query.has_first = 1;
     query.first = *first;
-    request.call_case = ATTND__REQUEST__CALL_PREFIX_QUERY;
-    request.prefix_query = &query;
-    *code =
-        attnctl_ask_for(options->socket_path, &request, ATTND__REPLY__RESULT_PREFIX_STATUS, &reply);
+    *code = attnctl_ask_for(options->socket_path, ATTND__REQUEST__CALL_PREFIX_QUERY, &query,
+                            ATTND__REPLY__RESULT_PREFIX_STATUS, &reply);
     if (*code != ATTNCTL_EXIT_OK)
         return 0;
     const Attnd__PrefixStatus *status = reply->prefix_status;

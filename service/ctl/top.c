@@ -163,8 +163,7 @@ enum attnctl_exit attnctl_top(int argc, char **argv)
     struct top_options options = {.interval_s = 1};
     struct looks looks = {.options = &options};
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    attnctl_parse_with(&parser, argc, argv, &options);
     enum attnctl_exit code = options.once || options.common.json || !isatty(STDOUT_FILENO)
                                  ? print_looks(&looks)
                                  : show_looks(&looks);

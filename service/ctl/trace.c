@@ -234,18 +234,6 @@ static int keep(struct recording *recording, const Attnd__TraceReply *reply, uin
 
 /* ---- questions ---- */
 
-/* Return: the exit code; after ATTNCTL_EXIT_OK *reply has a trace. */
-static enum attnctl_exit ask(const struct trace_options *options, Attnd__TraceQuery *query,
-                             Attnd__Reply **reply)
-{
-    Attnd__Request request = ATTND__REQUEST__INIT;
-
-    request.call_case = ATTND__REQUEST__CALL_TRACE;
-    request.trace = query;
-    return attnctl_ask_for(options->common.socket_path, &request, ATTND__REPLY__RESULT_TRACE,
-                           reply);
-}
-
 /* Where the next question goes on. Return: 0; -ATTND_E_NO_MEMORY. */
 static int go_on(Attnd__TraceQuery *query, const Attnd__TraceReply *reply)
 {
@@ -271,7 +259,9 @@ static enum attnctl_exit follow(const struct trace_options *options, Attnd__Trac
 
     for (;;) {
         Attnd__Reply *reply;
-        enum attnctl_exit code = ask(options, query, &reply);
+        enum attnctl_exit code =
+            attnctl_ask_for(options->common.socket_path, ATTND__REQUEST__CALL_TRACE, query,
+                            ATTND__REPLY__RESULT_TRACE, &reply);
         if (code != ATTNCTL_EXIT_OK)
             return code;
         const size_t got = reply->trace->records.len;
@@ -387,8 +377,7 @@ enum attnctl_exit attnctl_trace(int argc, char **argv)
                "counted. Root and the service's user may ask."};
     struct trace_options options = {.seconds = 1};
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    attnctl_parse_with(&parser, argc, argv, &options);
     FILE *out = options.path ? open_file(options.path) : stdout;
     if (!out) {
         fprintf(stderr, "attnctl: %s: %s\n", options.path, strerror(errno));

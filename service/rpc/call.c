@@ -103,33 +103,29 @@ int attnd_call_token(struct attnd_call *call, const uint8_t *token)
     return 0;
 }
 
-/* Decodes the datagram that was received last into @bytes of the client's own, for which @charged
- * bytes have been charged. NULL without memory: nothing is charged any more. */
-static struct attnd_kept *kept_new(struct attnd_client *client, size_t bytes, uint64_t charged,
-                                   int *code)
+/* Decodes the datagram that was received last into @bytes of the client's own, which its session
+ * pays for. @unpaid: and has if it cannot, too. Return: the code of attnd_control_decode(); 1
+ * without memory, when nothing has changed. */
+static int keep(struct attnd_client *client, size_t bytes, int unpaid)
 {
     const struct attnd_control *control = client->service->control;
-    struct attnd_kept *kept = malloc(sizeof(*kept) + bytes);
+    const size_t all_bytes = sizeof(struct attnd_kept) + bytes;
+    struct attnd_fault fault;
+    const int refused = attnd_quota_charge(client, all_bytes, &fault) < 0;
 
+    if (refused && !unpaid)
+        return 1;
+    const uint64_t charged = refused ? 0 : all_bytes;
+    struct attnd_kept *kept = malloc(all_bytes);
     if (!kept) {
         attnd_quota_refund(client->service, attnd_quota_payer(client), charged);
-        return NULL;
+        return 1;
     }
     client->again = kept;
     client->again_bytes = charged;
     attnd_admit_alloc_init(&kept->alloc, kept->buffer, bytes);
-    *code = attnd_control_decode(control->received, control->received_bytes, &kept->alloc,
-                                 &kept->request);
-    return kept;
-}
-
-/* Return: what was charged for a request that unpacks to @bytes; 0: its session cannot have it. */
-static uint64_t charge(struct attnd_client *client, size_t bytes)
-{
-    const uint64_t all_bytes = sizeof(struct attnd_kept) + bytes;
-    struct attnd_fault fault;
-
-    return attnd_quota_charge(client, all_bytes, &fault) < 0 ? 0 : all_bytes;
+    return attnd_control_decode(control->received, control->received_bytes, &kept->alloc,
+                                &kept->request);
 }
 
 /* Return: the code of attnd_control_decode(). */
@@ -137,10 +133,9 @@ static int decode(struct attnd_client *client, Attnd__Request **request)
 {
     struct attnd_control *control = client->service->control;
     const int large = control->received_bytes >= LARGE_BYTES && client->state == ATTND_CLIENT_OPEN;
-    const uint64_t charged = large ? charge(client, ATTND_CONTROL_DECODE_BYTES) : 0;
-    int code = 0;
+    const int code = large ? keep(client, ATTND_CONTROL_DECODE_BYTES, 0) : 1;
 
-    if (charged && kept_new(client, ATTND_CONTROL_DECODE_BYTES, charged, &code)) {
+    if (code <= 0) {
         *request = client->again->request;
         return code;
     }
@@ -185,14 +180,12 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
 int attnd_control_keep(struct attnd_client *client)
 {
     const size_t bytes = client->service->control->request_alloc.used_bytes;
-    int code = 0;
 
     if (client->again)
         return 0;
-    if (!kept_new(client, bytes, charge(client, bytes), &code))
-        return -ATTND_E_NO_MEMORY;
-    assert(code == 0 && client->again->request);
-    return 0;
+    const int code = keep(client, bytes, 1);
+    assert(code > 0 || (code == 0 && client->again->request));
+    return code > 0 ? -ATTND_E_NO_MEMORY : 0;
 }
 
 const Attnd__Request *attnd_control_kept(const struct attnd_client *client)

@@ -14,7 +14,6 @@
 #include "tests/support/harness/doer.h"
 #include "tests/support/harness/e2e.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -263,27 +262,6 @@ static int is_replaced(void *context)
     return is;
 }
 
-static int child_of(pid_t parent, pid_t but)
-{
-    char path[300], line[64];
-    pid_t found = 0;
-    DIR *processes = opendir("/proc");
-
-    CHECK(processes != NULL);
-    for (const struct dirent *entry; !found && (entry = readdir(processes));) {
-        const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-        FILE *status = pid > 0 && pid != but ? fopen(path, "re") : NULL;
-        while (status && fgets(line, sizeof(line), status))
-            if (strncmp(line, "PPid:", 5) == 0 && strtol(line + 5, NULL, 10) == parent)
-                found = pid;
-        if (status)
-            fclose(status);
-    }
-    closedir(processes);
-    return found;
-}
-
 /* The client sees at most that what was in flight has to be done again. */
 static void crash_worker(const struct row *row)
 {
@@ -297,7 +275,7 @@ static void crash_worker(const struct row *row)
         CHECK_EQUAL(kill(before.worker.pid, SIGKILL), 0);
     const int fired = fires(row, pid);
     if (fired && row->signal == SIGSTOP)
-        go_on(begins ? child_of(service.daemon, before.worker.pid) : before.worker.pid);
+        go_on(begins ? harness_child(service.daemon, NULL, before.worker.pid) : before.worker.pid);
     CHECK_EQUAL(harness_join(pid, END_MS), 0);
     if ((fired && row->signal == SIGKILL) || begins) {
         struct replaced own = {before.worker.pid};

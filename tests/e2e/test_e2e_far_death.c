@@ -30,7 +30,7 @@ static void start_lent(struct claim_trial *trial, uint64_t seed)
     claim_trial_begin_early(trial, &giver, &claimer, seed);
     trial->early = 0; /* the claim waits for its bytes */
     claim_trial_claim(trial);
-    claim_trial_await_lent(&giver);
+    side_await_lent(&giver);
 }
 
 static void stop_both(struct claim_trial *trial)
@@ -50,8 +50,8 @@ static void lose_the_link(const struct claim_trial *trial, uint32_t limit_ms)
         attnd_wait(trial->claimer.session, &completion, 1, (limit_ms + 500) * UINT64_C(1000000)),
         1);
     CHECK_EQUAL(completion.fault.code, -ATTND_E_PEER_LOST);
-    claim_trial_await_returned(&giver, limit_ms);
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_returned(&giver, limit_ms);
+    side_await_free(&claimer, "nothing is leased here");
 }
 
 static void lose_a_mover(struct harness *whose, int signal, uint64_t seed)
@@ -161,42 +161,7 @@ static void start_armed(const struct row *row, int signal)
         setenv("ATTND_CRASH", crash, 1);
     far_start_claimer(&claimer, NULL);
     unsetenv("ATTND_CRASH");
-    claim_trial_await_linked(&claimer);
-}
-
-/* A claim that has not succeeded has left the ticket, or it is spent and the giver's pages are
- * free; never both. */
-static void after_giver(const struct claim_trial *trial, int signal)
-{
-    const enum trial_outcome outcome =
-        claim_trial_answer(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
-
-    CHECK(outcome != TRIAL_DISCONNECTED);
-    claim_trial_await_free(&claimer, "nothing is leased here");
-    if (signal == SIGKILL) {
-        harness_kill_daemon(&giver); /* it is dead: reaped */
-        far_restart_giver(&giver);
-        return;
-    }
-    CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
-    CHECK(!claim_trial_claim_there(trial, TRIAL_LONG_MS) || outcome == TRIAL_FAILED);
-}
-
-static void after_claimer(const struct claim_trial *trial, int signal)
-{
-    const int there =
-        claim_trial_claim_there(trial, signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS);
-
-    if (signal == SIGKILL) {
-        CHECK_EQUAL(claim_trial_answer(trial, TRIAL_KILLED_MS), TRIAL_DISCONNECTED);
-        harness_kill_daemon(&claimer);
-        far_restart_claimer(&claimer);
-        return;
-    }
-    CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    const enum trial_outcome outcome = claim_trial_answer(trial, TRIAL_STOPPED_MS);
-    CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_linked(&claimer);
 }
 
 struct mover_of {
@@ -220,7 +185,7 @@ static void after_mover(const struct claim_trial *trial, int signal, struct move
 
     CHECK(outcome != TRIAL_DISCONNECTED);
     CHECK(!claim_trial_claim_there(trial, limit_ms) || outcome == TRIAL_FAILED);
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_free(&claimer, "nothing is leased here");
 }
 
 static int run_row(void *context)
@@ -246,9 +211,9 @@ static int run_row(void *context)
     claim_trial_claim(&trial);
     harness_eventually(armed_fired, NULL, TRIAL_LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
-        after_giver(&trial, signal);
+        claim_trial_after_giver(&trial, signal, far_restart_giver);
     else if (row->victim == OF_CLAIMER)
-        after_claimer(&trial, signal);
+        claim_trial_after_claimer(&trial, signal, far_restart_claimer);
     else
         after_mover(&trial, signal, &mover);
     claim_trial_close(&trial);
@@ -318,7 +283,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     CHECK_EQUAL(side_leased(&claimer), TRIAL_PAGES);
     CHECK_ERROR(attnd_pages_alloc(trial.claimer.session, trial.claimer.pool, 40, pages),
                 ATTND_E_NO_SPACE);
-    claim_trial_await_free(&claimer, "the mover is gone: they are free");
+    side_await_free(&claimer, "the mover is gone: they are free");
     CHECK_EQUAL(claim_trial_claim_there(&trial, TRIAL_LONG_MS), 1);
     claim_trial_close(&trial);
     claim_trial_once_more(&giver, &claimer);

@@ -1,8 +1,8 @@
 /*
  * test_e2e_peers.c - pages of tickets of another service of this host.
  */
+#include "tests/support/harness/both.h"
 #include "tests/support/harness/e2e.h"
-#include "tests/support/harness/hand_over.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -12,77 +12,23 @@
 
 #include <cmocka.h>
 
-#define PAGES 24
-#define LONG_MS 20000u
+#define PAGES BOTH_PAGES
+#define LONG_MS SIDE_LONG_MS
 
 static struct harness giver, claimer;
 
-static const struct side_shape shape = {
-    .layers = 3, .pages = 64, .page_size = 16, .heads_kv = 2, .dim = 64};
-
-struct both {
-    struct side giver, claimer;
-};
-
 static void open_both(struct both *both, enum side_layout from, enum side_layout to)
 {
-    side_open(&both->giver, &giver, &shape, from);
-    side_open(&both->claimer, &claimer, &shape, to);
-}
-
-static void close_both(struct both *both)
-{
-    side_close(&both->giver);
-    side_close(&both->claimer);
-    harness_stop(&claimer);
-    harness_stop(&giver);
-}
-
-static int nothing_is_leased(void *context)
-{
-    return side_leased(context) == 0;
-}
-
-static void expect_none_leased(struct harness *service, const char *what)
-{
-    harness_eventually(nothing_is_leased, service, LONG_MS, what);
-}
-
-/* Claims the ticket, and all is as it should be. */
-static void claim_well(const struct both *both, const struct attnd_token *ticket, uint64_t seed)
-{
-    int32_t pages[PAGES];
-
-    side_claim(&both->claimer, ticket, PAGES, NULL);
-    const struct attnd_completion completion = side_wait(&both->claimer, LONG_MS);
-    side_take(&both->claimer, &completion, PAGES, pages);
-    CHECK_EQUAL(side_wrong(&both->claimer, pages, PAGES, seed), 0);
-    CHECK_EQUAL(side_leased(&claimer), PAGES);
-    expect_none_leased(&giver, "the giver has its pages back");
-    CHECK_OK(attnd_pages_free(both->claimer.session, both->claimer.pool, PAGES, pages));
-    CHECK_EQUAL(side_leased(&claimer), 0);
+    both_open(both, &giver, &claimer, from, to);
 }
 
 /* ---- what is brought ---- */
 
 static void pages_of_a_ticket_are_brought_from_another_service(void **state)
 {
-    static const enum side_layout layouts[] = {SIDE_OF_SERVICE, SIDE_BY_HEAD, SIDE_WITH_GAPS};
     (void)state;
-
     hand_over_start(&giver, &claimer, NULL);
-    for (uint32_t from = 0; from < 3; from++)
-        for (uint32_t to = 0; to < 3; to++) {
-            struct both both;
-            struct attnd_token ticket;
-            open_both(&both, layouts[from], layouts[to]);
-            side_offer(&both.giver, PAGES, 3 * from + to, 60000, &ticket);
-            claim_well(&both, &ticket, 3 * from + to);
-            side_close(&both.giver);
-            side_close(&both.claimer);
-        }
-    harness_stop(&claimer);
-    harness_stop(&giver);
+    both_bring_all_layouts(&giver, &claimer);
 }
 
 static void a_giver_that_left_has_passed_them_on_all_the_same(void **state)
@@ -123,22 +69,14 @@ static void a_ticket_of_this_service_is_claimed_by_submission_too(void **state)
     CHECK_EQUAL(side_leased(&giver), PAGES);
     side_claim(&both.giver, &ticket, PAGES, NULL);
     CHECK_EQUAL(side_wait(&both.giver, LONG_MS).fault.code, -ATTND_E_EXPIRED);
-    close_both(&both);
+    both_stop(&both);
 }
-
-#define TICKETS 40
 
 static void many_tickets_come_at_once_and_each_whole(void **state)
 {
-    struct both both;
     (void)state;
-
     hand_over_start(&giver, &claimer, NULL);
-    open_both(&both, SIDE_OF_SERVICE, SIDE_BY_HEAD);
-    side_hand_over_many(&both.giver, &both.claimer, TICKETS, LONG_MS);
-    CHECK_EQUAL(side_leased(&claimer), TICKETS);
-    expect_none_leased(&giver, "the giver has all pages back");
-    close_both(&both);
+    both_bring_many(&giver, &claimer);
 }
 
 static void a_ticket_of_no_page_is_claimed(void **state)
@@ -154,12 +92,7 @@ static void a_ticket_of_no_page_is_claimed(void **state)
     side_claim(&both.claimer, &ticket, 0, NULL);
     completion = side_wait(&both.claimer, LONG_MS);
     side_take(&both.claimer, &completion, 0, NULL);
-    close_both(&both);
-}
-
-static int is_linked(void *context)
-{
-    return side_linked(context);
+    both_stop(&both);
 }
 
 static void two_services_claim_from_each_other(void **state)
@@ -175,8 +108,8 @@ static void two_services_claim_from_each_other(void **state)
     harness_kill_daemon(&giver); /* and again, now that both sockets are known */
     snprintf(options[0], sizeof(options[0]), "other=%s", claimer.socket);
     harness_restart(&giver, (const char *const[]){"--peer", options[0], NULL});
-    harness_eventually(is_linked, &giver, LONG_MS, "the giver is linked to the claimer");
-    harness_eventually(is_linked, &claimer, LONG_MS, "and the claimer to the giver");
+    side_await_linked(&giver);
+    side_await_linked(&claimer);
     open_both(&both, SIDE_OF_SERVICE, SIDE_OF_SERVICE);
     side_offer(&both.giver, PAGES, 1, 60000, &there);
     side_offer(&both.claimer, PAGES, 2, 60000, &here);
@@ -188,7 +121,7 @@ static void two_services_claim_from_each_other(void **state)
     completion = side_wait(&both.giver, LONG_MS);
     side_take(&both.giver, &completion, PAGES, pages);
     CHECK_EQUAL(side_wrong(&both.giver, pages, PAGES, 2), 0);
-    close_both(&both);
+    both_stop(&both);
 }
 
 /* ---- what is refused ---- */
@@ -208,15 +141,15 @@ static void a_file_of_all_services_is_good_for_each(void **state)
     snprintf(own, sizeof(own), "claimer=%s", claimer.socket);
     snprintf(other, sizeof(other), "giver=%s", giver.socket);
     harness_restart(&claimer, arguments);
-    harness_eventually(is_linked, &claimer, LONG_MS, "there is a link");
+    side_await_linked(&claimer);
     Attnd__Status *status = harness_status(&claimer);
     CHECK_EQUAL(status->n_peers, 1);
     CHECK(strcmp(status->peers[0]->name, "giver") == 0);
     attnd__status__free_unpacked(status, NULL);
     open_both(&both, SIDE_OF_SERVICE, SIDE_OF_SERVICE);
     side_offer(&both.giver, PAGES, 8, 60000, &ticket);
-    claim_well(&both, &ticket, 8);
-    close_both(&both);
+    both_claim_well(&both, &ticket, 8);
+    both_stop(&both);
 }
 
 static void a_refused_claim_leaves_the_ticket_as_it_was(void **state)
@@ -265,40 +198,23 @@ static void a_refused_claim_leaves_the_ticket_as_it_was(void **state)
     side_claim(&both.claimer, &none, PAGES, NULL);
     CHECK_EQUAL(side_wait(&both.claimer, LONG_MS).fault.code, -ATTND_E_EXPIRED);
 
-    claim_well(&both, &ticket, 5);
+    both_claim_well(&both, &ticket, 5);
     side_claim(&both.claimer, &ticket, PAGES, NULL);
     CHECK_EQUAL(side_wait(&both.claimer, LONG_MS).fault.code, -ATTND_E_EXPIRED);
-    close_both(&both);
+    both_stop(&both);
 }
 
 /* ---- while bytes are on their way ---- */
 
 /* The claimer's worker stands still, with a piece or before it. */
-static int is_lent(void *context)
-{
-    Attnd__Status *status = harness_status(&giver);
-    int lent = 0;
-    (void)context;
-
-    for (size_t i = 0; i < status->n_peers; i++)
-        lent |= status->peers[i]->claims && status->peers[i]->under_way == 1;
-    attnd__status__free_unpacked(status, NULL);
-    return lent;
-}
-
 static pid_t hold_in_the_middle(const struct both *both, const struct attnd_token *ticket,
                                 const struct attnd_op *op)
 {
     const pid_t worker = harness_stop_worker(&claimer);
 
     side_claim(&both->claimer, ticket, PAGES, op);
-    harness_eventually(is_lent, NULL, LONG_MS, "the ticket is lent");
+    side_await_lent(&giver);
     return worker;
-}
-
-static int is_lent_no_more(void *context)
-{
-    return !is_lent(context);
 }
 
 static void a_claim_that_is_cancelled_or_too_late_leaves_the_ticket(void **state)
@@ -314,18 +230,18 @@ static void a_claim_that_is_cancelled_or_too_late_leaves_the_ticket(void **state
     pid_t worker = hold_in_the_middle(&both, &ticket, &(struct attnd_op){.user_data = 1});
     CHECK_OK(attnd_cancel(both.claimer.session, 1));
     CHECK_EQUAL(side_wait(&both.claimer, LONG_MS).fault.code, -ATTND_E_CANCELLED);
-    harness_eventually(is_lent_no_more, NULL, LONG_MS, "the ticket has returned");
+    side_await_returned(&giver, LONG_MS);
     CHECK_EQUAL(side_leased(&giver), PAGES);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    expect_none_leased(&claimer, "what was leased for it is free");
+    side_await_free(&claimer, "what was leased for it is free");
 
     worker = hold_in_the_middle(&both, &ticket, &(struct attnd_op){.timeout_us = 50000});
     CHECK_EQUAL(side_wait(&both.claimer, LONG_MS).fault.code, -ATTND_E_TIMEOUT);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    expect_none_leased(&claimer, "what was leased for it is free");
+    side_await_free(&claimer, "what was leased for it is free");
 
-    claim_well(&both, &ticket, 11);
-    close_both(&both);
+    both_claim_well(&both, &ticket, 11);
+    both_stop(&both);
 }
 
 static void a_lent_ticket_is_claimed_by_nobody_else(void **state)
@@ -349,7 +265,7 @@ static void a_lent_ticket_is_claimed_by_nobody_else(void **state)
     completion = side_wait(&both.claimer, LONG_MS);
     side_take(&both.claimer, &completion, PAGES, pages);
     CHECK_EQUAL(side_wrong(&both.claimer, pages, PAGES, 12), 0);
-    close_both(&both);
+    both_stop(&both);
 }
 
 int main(void)

@@ -41,7 +41,7 @@ static void start_held(struct claim_trial *trial, uint64_t seed, pid_t *worker)
     claim_trial_begin(trial, &giver, &claimer, seed);
     *worker = harness_stop_worker(&claimer);
     claim_trial_claim(trial);
-    claim_trial_await_lent(&giver);
+    side_await_lent(&giver);
 }
 
 static void stop_both(struct claim_trial *trial)
@@ -54,6 +54,19 @@ static void stop_both(struct claim_trial *trial)
     harness_stop(&giver);
 }
 
+static void restart_giver(struct harness *service)
+{
+    harness_restart(service, NULL);
+}
+
+static void restart_claimer(struct harness *service)
+{
+    char peer[160];
+
+    snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
+    harness_restart(service, (const char *const[]){"--peer", peer, NULL});
+}
+
 static void a_killed_giver_is_told_within_a_second(void **state)
 {
     struct claim_trial trial;
@@ -64,9 +77,9 @@ static void a_killed_giver_is_told_within_a_second(void **state)
     harness_kill_daemon(&giver);
     CHECK_EQUAL(claim_trial_answer(&trial, KILLED_MS), TRIAL_FAILED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_free(&claimer, "nothing is leased here");
     claim_trial_close(&trial);
-    harness_restart(&giver, NULL);
+    restart_giver(&giver);
     claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
@@ -91,7 +104,6 @@ static void a_giver_that_stands_still_is_told_within_five(void **state)
 static void a_killed_claimer_gives_the_ticket_back_within_a_second(void **state)
 {
     struct claim_trial trial;
-    char peer[160];
     pid_t worker;
     (void)state;
 
@@ -101,8 +113,7 @@ static void a_killed_claimer_gives_the_ticket_back_within_a_second(void **state)
     CHECK_EQUAL(claim_trial_answer(&trial, KILLED_MS), TRIAL_DISCONNECTED);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
     claim_trial_close(&trial);
-    snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
-    harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
+    restart_claimer(&claimer);
     claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
 }
@@ -123,7 +134,7 @@ static void a_claimer_that_stood_still_uses_nothing_that_it_lost(void **state)
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
     CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
     CHECK_EQUAL(claim_trial_answer(&trial, STOPPED_MS), TRIAL_FAILED);
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_free(&claimer, "nothing is leased here");
     claim_trial_close(&trial);
     claim_trial_once_more(&giver, &claimer);
     stop_both(&trial);
@@ -172,11 +183,11 @@ static void an_engine_that_dies_gives_the_ticket_back(void **state)
     const pid_t worker = harness_stop_worker(&claimer);
     const pid_t pid = harness_fork(claim_and_wait, engine);
     harness_await(&engine->claimed, 1);
-    claim_trial_await_lent(&giver);
+    side_await_lent(&giver);
     harness_kill(pid);
-    claim_trial_await_returned(&giver, KILLED_MS);
+    side_await_returned(&giver, KILLED_MS);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_free(&claimer, "nothing is leased here");
     claim_trial_claim(&trial);
     CHECK_EQUAL(claim_trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
     stop_both(&trial);
@@ -225,43 +236,7 @@ static void start_armed(const struct row *row, int signal)
     snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
     harness_start(&claimer, (const char *const[]){"--peer", peer, NULL});
     unsetenv("ATTND_CRASH");
-    claim_trial_await_linked(&claimer);
-}
-
-/* Of the giver, or of the claimer: a claim that has not succeeded has left the ticket, or it is
- * spent and the giver's pages are free; never both. */
-static void after_giver(const struct claim_trial *trial, int signal)
-{
-    const enum trial_outcome outcome =
-        claim_trial_answer(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
-
-    CHECK(outcome != TRIAL_DISCONNECTED);
-    claim_trial_await_free(&claimer, "nothing is leased here");
-    if (signal == SIGKILL) {
-        harness_kill_daemon(&giver); /* it is dead: reaped */
-        harness_restart(&giver, NULL);
-        return;
-    }
-    CHECK_EQUAL(kill(giver.daemon, SIGCONT), 0);
-    CHECK(!claim_trial_claim_there(trial, LONG_MS) || outcome == TRIAL_FAILED);
-}
-
-static void after_claimer(const struct claim_trial *trial, int signal)
-{
-    const int there = claim_trial_claim_there(trial, signal == SIGKILL ? KILLED_MS : STOPPED_MS);
-    char peer[160];
-
-    if (signal == SIGKILL) {
-        CHECK_EQUAL(claim_trial_answer(trial, KILLED_MS), TRIAL_DISCONNECTED);
-        harness_kill_daemon(&claimer);
-        snprintf(peer, sizeof(peer), "giver=%s", giver.socket);
-        harness_restart(&claimer, (const char *const[]){"--peer", peer, NULL});
-        return;
-    }
-    CHECK_EQUAL(kill(claimer.daemon, SIGCONT), 0);
-    const enum trial_outcome outcome = claim_trial_answer(trial, STOPPED_MS);
-    CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
-    claim_trial_await_free(&claimer, "nothing is leased here");
+    side_await_linked(&claimer);
 }
 
 static void run_row(const struct row *row, int signal, int early)
@@ -283,9 +258,9 @@ static void run_row(const struct row *row, int signal, int early)
     claim_trial_claim(&trial);
     harness_eventually(armed_fired, NULL, LONG_MS, "the point was reached");
     if (row->victim == OF_GIVER)
-        after_giver(&trial, signal);
+        claim_trial_after_giver(&trial, signal, restart_giver);
     else if (row->victim == OF_CLAIMER)
-        after_claimer(&trial, signal);
+        claim_trial_after_claimer(&trial, signal, restart_claimer);
     else
         CHECK_EQUAL(claim_trial_answer(&trial, LONG_MS), TRIAL_SUCCEEDED);
     claim_trial_close(&trial);
@@ -356,7 +331,7 @@ static void pages_that_may_still_be_written_are_not_free(void **state)
     CHECK_EQUAL(side_leased(&claimer), PAGES);
     CHECK_ERROR(attnd_pages_alloc(trial.claimer.session, trial.claimer.pool, 40, pages),
                 ATTND_E_NO_SPACE);
-    claim_trial_await_free(&claimer, "its worker is gone: they are free");
+    side_await_free(&claimer, "its worker is gone: they are free");
     stop_both(&trial);
 }
 

@@ -211,11 +211,6 @@ static void say_nonsense(int link, enum nonsense what, const struct attnd_token 
     say(link, &message, NULL, 0);
 }
 
-static int nothing_is_leased(void *context)
-{
-    return side_leased(context) == 0;
-}
-
 static void a_claimer_that_breaks_the_protocol_loses_its_link_only(void **state)
 {
     struct side side;
@@ -244,7 +239,7 @@ static void a_claimer_that_breaks_the_protocol_loses_its_link_only(void **state)
     expect_case(link, ATTND__PEER_MESSAGE__MESSAGE_GRANT);
     done(link, 1);
     expect_case(link, ATTND__PEER_MESSAGE__MESSAGE_GIVEN);
-    harness_eventually(nothing_is_leased, &service, LONG_MS, "the ticket is spent");
+    side_await_free(&service, "the ticket is spent");
     close(link);
     side_close(&side);
     harness_stop(&service);
@@ -321,11 +316,6 @@ static void giver_welcome(struct giver *giver)
     close(ends[1]);
     close(fd);
     giver->link = ends[0];
-}
-
-static int is_linked(void *context)
-{
-    return side_linked(context);
 }
 
 enum lie {
@@ -450,7 +440,7 @@ static void tell_a_lie(struct giver *giver, const struct side *side, enum lie li
 
     if (giver->link < 0)
         giver_welcome(giver);
-    harness_eventually(is_linked, &service, LONG_MS, "it is linked");
+    side_await_linked(&service);
     memcpy(ticket.bytes, identity, sizeof(identity));
     side_claim(side, &ticket, PAGES, NULL);
     Attnd__PeerMessage *asked = hear(giver->link);

@@ -151,11 +151,6 @@ static void expect_layer(const struct engine_of *engine, uint32_t layer)
         CHECK_EQUAL(engine->rows[(1 + layer) * ROW + i], value_of(layer));
 }
 
-static int nothing_is_leased(void *context)
-{
-    return side_leased(context) == 0;
-}
-
 static void begin(struct engine_of *from, struct engine_of *to, struct attnd_token *ticket)
 {
     hand_over_start(&giver, &claimer, NULL);
@@ -193,7 +188,7 @@ static void a_run_of_a_layer_goes_when_that_layer_is_here(void **state)
     }
     CHECK_EQUAL(side_leased(&claimer), PAGES);
     CHECK_OK(attnd_pages_free(from.side.session, from.side.pool, PAGES, from.pages));
-    harness_eventually(nothing_is_leased, &giver, LONG_MS, "the giver has its pages back");
+    side_await_free(&giver, "the giver has its pages back");
     /* All has come: the pages are like others. */
     CHECK_OK(attnd_pages_offer(to.side.session, to.side.pool, PAGES, to.pages, 1000, &ticket));
     end(&from, &to);
@@ -270,7 +265,7 @@ static void expect_lost(struct engine_of *to, int code)
     run_layer(to, 1);
     CHECK_EQUAL(next(to).fault.code, code);
     CHECK_OK(attnd_pages_free(to->side.session, to->side.pool, PAGES, to->pages));
-    harness_eventually(nothing_is_leased, &claimer, LONG_MS, "nothing is leased here");
+    side_await_free(&claimer, "nothing is leased here");
     CHECK_OK(attnd_pages_alloc(to->side.session, to->side.pool, PAGES, to->pages));
     CHECK_EQUAL(set_plan(to, 1), 0);
     run_layer(to, 2);
@@ -290,7 +285,7 @@ static void layers_that_will_never_come_fail_their_runs(void **state)
     run_layer(&to, 1);
     side_close(&from.side); /* its engine is gone, and the other layers with it */
     expect_lost(&to, -ATTND_E_EXPIRED);
-    harness_eventually(nothing_is_leased, &giver, LONG_MS, "and there");
+    side_await_free(&giver, "and there");
     end(&from, &to);
 }
 

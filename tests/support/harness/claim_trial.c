@@ -3,60 +3,13 @@
  */
 #include "tests/support/harness/claim_trial.h"
 
+#include <signal.h>
 #include <string.h>
 
 #define PAGES TRIAL_PAGES
 
 static const struct side_shape shape = {
     .layers = 2, .pages = 40, .page_size = 16, .heads_kv = 2, .dim = 64};
-
-static int nothing_is_leased(void *context)
-{
-    return side_leased(context) == 0;
-}
-
-static int is_linked(void *context)
-{
-    return side_linked(context);
-}
-
-static int is_lent(void *context)
-{
-    Attnd__Status *status = harness_status(context);
-    int lent = 0;
-
-    for (size_t i = 0; i < status->n_peers; i++)
-        lent |= status->peers[i]->claims && status->peers[i]->under_way > 0;
-    attnd__status__free_unpacked(status, NULL);
-    return lent;
-}
-
-static int is_lent_no_more(void *context)
-{
-    return !is_lent(context);
-}
-
-void claim_trial_await_lent(struct harness *giver)
-{
-    harness_eventually(is_lent, giver, TRIAL_LONG_MS, "the ticket is lent");
-}
-
-void claim_trial_await_returned(struct harness *giver, uint32_t limit_ms)
-{
-    harness_eventually(is_lent_no_more, giver, limit_ms, "the ticket is lent no more");
-}
-
-void claim_trial_await_free(struct harness *service, const char *what)
-{
-    harness_eventually(nothing_is_leased, service, TRIAL_LONG_MS, what);
-}
-
-void claim_trial_await_linked(struct harness *claimer)
-{
-    harness_eventually(is_linked, claimer, TRIAL_LONG_MS, "the claimer is linked");
-}
-
-/* ---- a trial ---- */
 
 static void open_sides(struct claim_trial *trial, struct harness *giver, struct harness *claimer,
                        uint64_t seed)
@@ -174,12 +127,12 @@ int claim_trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
     uint32_t pool;
     int rc;
 
-    claim_trial_await_returned(trial->giver_service, limit_ms);
+    side_await_returned(trial->giver_service, limit_ms);
     do
         rc = attnd_pages_claim(trial->giver.session, &trial->ticket, &pool, pages, PAGES);
     while (rc == -ATTND_E_BUSY && harness_now_ns() < end_ns); /* a question may be on its way */
     if (rc == -ATTND_E_EXPIRED) {
-        claim_trial_await_free(trial->giver_service, "the giver has its pages back");
+        side_await_free(trial->giver_service, "the giver has its pages back");
         return 0;
     }
     CHECK_EQUAL(rc, PAGES);
@@ -189,16 +142,54 @@ int claim_trial_claim_there(const struct claim_trial *trial, uint32_t limit_ms)
     return 1;
 }
 
+static uint32_t limit_after(int signal)
+{
+    return signal == SIGKILL ? TRIAL_KILLED_MS : TRIAL_STOPPED_MS;
+}
+
+void claim_trial_after_giver(const struct claim_trial *trial, int signal,
+                             void (*restart)(struct harness *giver))
+{
+    const enum trial_outcome outcome = claim_trial_answer(trial, limit_after(signal));
+
+    CHECK(outcome != TRIAL_DISCONNECTED);
+    side_await_free(trial->claimer_service, "nothing is leased here");
+    if (signal == SIGKILL) {
+        harness_kill_daemon(trial->giver_service); /* it is dead: reaped */
+        restart(trial->giver_service);
+        return;
+    }
+    CHECK_EQUAL(kill(trial->giver_service->daemon, SIGCONT), 0);
+    CHECK(!claim_trial_claim_there(trial, TRIAL_LONG_MS) || outcome == TRIAL_FAILED);
+}
+
+void claim_trial_after_claimer(const struct claim_trial *trial, int signal,
+                               void (*restart)(struct harness *claimer))
+{
+    const int there = claim_trial_claim_there(trial, limit_after(signal));
+
+    if (signal == SIGKILL) {
+        CHECK_EQUAL(claim_trial_answer(trial, TRIAL_KILLED_MS), TRIAL_DISCONNECTED);
+        harness_kill_daemon(trial->claimer_service);
+        restart(trial->claimer_service);
+        return;
+    }
+    CHECK_EQUAL(kill(trial->claimer_service->daemon, SIGCONT), 0);
+    const enum trial_outcome outcome = claim_trial_answer(trial, TRIAL_STOPPED_MS);
+    CHECK(outcome == TRIAL_FAILED || (outcome == TRIAL_SUCCEEDED && !there));
+    side_await_free(trial->claimer_service, "nothing is leased here");
+}
+
 /* All over again, to see that it works. */
 void claim_trial_once_more(struct harness *giver, struct harness *claimer)
 {
     struct claim_trial trial;
 
-    claim_trial_await_linked(claimer);
+    side_await_linked(claimer);
     claim_trial_begin(&trial, giver, claimer, 77);
     claim_trial_claim(&trial);
     CHECK_EQUAL(claim_trial_answer(&trial, TRIAL_LONG_MS), TRIAL_SUCCEEDED);
-    claim_trial_await_free(giver, "the giver has its pages back");
-    claim_trial_await_free(claimer, "nothing is leased here");
+    side_await_free(giver, "the giver has its pages back");
+    side_await_free(claimer, "nothing is leased here");
     claim_trial_close(&trial);
 }

@@ -11,7 +11,7 @@
 #include "tests/support/harness/hand_over.h"
 
 #define TRIAL_PAGES 16
-#define TRIAL_LONG_MS 20000u
+#define TRIAL_LONG_MS SIDE_LONG_MS
 #define TRIAL_KILLED_MS 1000u
 #define TRIAL_STOPPED_MS 5000u
 
@@ -44,13 +44,17 @@ void claim_trial_once_more(struct harness *giver, struct harness *claimer);
 /** claim_trial_close() - its engines leave. */
 void claim_trial_close(struct claim_trial *trial);
 
-/** claim_trial_await_lent(), claim_trial_await_returned() - a ticket of the giver is under way, or
- * none is. */
-void claim_trial_await_lent(struct harness *giver);
-void claim_trial_await_returned(struct harness *giver, uint32_t limit_ms);
-/** claim_trial_await_free() - nothing is leased in @service. */
-void claim_trial_await_free(struct harness *service, const char *what);
-/** claim_trial_await_linked() - @claimer is linked to the giver. */
-void claim_trial_await_linked(struct harness *claimer);
+/**
+ * claim_trial_after_giver(), claim_trial_after_claimer() - the daemon of that side was killed, or
+ * stands still, since claim_trial_claim()
+ * @signal:  SIGKILL: it is started again in the end; SIGSTOP: it goes on
+ * @restart: starts it again
+ * A claim that has not succeeded has left the ticket, or it is spent and the giver's pages are
+ * free; never both.
+ */
+void claim_trial_after_giver(const struct claim_trial *trial, int signal,
+                             void (*restart)(struct harness *giver));
+void claim_trial_after_claimer(const struct claim_trial *trial, int signal,
+                               void (*restart)(struct harness *claimer));
 
 #endif

@@ -3,7 +3,6 @@
  */
 #include "tests/support/harness/far.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -146,51 +145,14 @@ void far_restart_claimer(struct harness *claimer)
                     (const char *const[]){"--peer", peer_at, "--peer-key", key_path, NULL});
 }
 
-static int is_linked(void *context)
-{
-    return side_linked(context);
-}
-
 void far_start(struct harness *giver, struct harness *claimer, const struct far_options *options)
 {
     far_start_giver(giver, options);
     far_start_claimer(claimer, options);
-    harness_eventually(is_linked, claimer, LONG_MS, "the claimer is linked");
-}
-
-static pid_t parent_of(pid_t pid, char *name, size_t bytes)
-{
-    char path[64], text[512];
-    int parent = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    const size_t got = fread(text, 1, sizeof(text) - 1, file);
-    (void)fclose(file);
-    text[got] = 0;
-    const char *open = strchr(text, '('), *close_at = strrchr(text, ')');
-    if (!open || !close_at || sscanf(close_at + 1, " %*c %d", &parent) != 1)
-        return 0;
-    snprintf(name, bytes, "%.*s", (int)(close_at - open - 1), open + 1);
-    return parent;
+    side_await_linked(claimer);
 }
 
 pid_t far_mover(const struct harness *service)
 {
-    DIR *folder = opendir("/proc");
-    const struct dirent *entry;
-    pid_t found = 0;
-    char name[64];
-
-    CHECK(folder != NULL);
-    while (!found && (entry = readdir(folder))) {
-        const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && parent_of(pid, name, sizeof(name)) == service->daemon &&
-            strcmp(name, "attnd-mover") == 0)
-            found = pid;
-    }
-    closedir(folder);
-    return found;
+    return harness_child(service->daemon, "attnd-mover", 0);
 }

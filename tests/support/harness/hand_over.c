@@ -215,9 +215,50 @@ int side_linked(const struct harness *service)
     return linked;
 }
 
+static int nothing_is_leased(void *context)
+{
+    return side_leased(context) == 0;
+}
+
 static int is_linked(void *context)
 {
     return side_linked(context);
+}
+
+static int is_lent(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int lent = 0;
+
+    for (size_t i = 0; i < status->n_peers; i++)
+        lent |= status->peers[i]->claims && status->peers[i]->under_way > 0;
+    attnd__status__free_unpacked(status, NULL);
+    return lent;
+}
+
+static int is_lent_no_more(void *context)
+{
+    return !is_lent(context);
+}
+
+void side_await_free(struct harness *service, const char *what)
+{
+    harness_eventually(nothing_is_leased, service, SIDE_LONG_MS, what);
+}
+
+void side_await_linked(struct harness *service)
+{
+    harness_eventually(is_linked, service, SIDE_LONG_MS, "there is a link");
+}
+
+void side_await_lent(struct harness *giver)
+{
+    harness_eventually(is_lent, giver, SIDE_LONG_MS, "the ticket is lent");
+}
+
+void side_await_returned(struct harness *giver, uint32_t limit_ms)
+{
+    harness_eventually(is_lent_no_more, giver, limit_ms, "the ticket is lent no more");
 }
 
 void hand_over_start(struct harness *giver, struct harness *claimer, const char *const *options)
@@ -231,5 +272,5 @@ void hand_over_start(struct harness *giver, struct harness *claimer, const char 
     while (options && *options && count < 15)
         arguments[count++] = *options++;
     harness_start(claimer, arguments);
-    harness_eventually(is_linked, claimer, 10000, "the claimer is linked");
+    side_await_linked(claimer);
 }

@@ -55,6 +55,14 @@ void side_hand_over_many(const struct side *giver, const struct side *claimer, u
 uint32_t side_leased(const struct harness *service);
 /** side_linked() - 1: the service has a link to the first of its peers. */
 int side_linked(const struct harness *service);
+#define SIDE_LONG_MS 20000u
+/** side_await_free() - nothing is leased in @service. @what: this, for whoever waits in vain. */
+void side_await_free(struct harness *service, const char *what);
+/** side_await_linked() - @service is linked to the first of its peers. */
+void side_await_linked(struct harness *service);
+/** side_await_lent(), side_await_returned() - a ticket of @giver is under way, or none is. */
+void side_await_lent(struct harness *giver);
+void side_await_returned(struct harness *giver, uint32_t limit_ms);
 
 /** hand_over_start() - the giver, and a claimer that is linked to it. @options: of the claimer,
  * NULL-terminated; may be NULL. */

@@ -72,6 +72,9 @@ int harness_is_busy(void *harness);
 /** harness_has_ended() - likewise: has the daemon ended? harness_stop() reaps it. */
 int harness_has_ended(void *harness);
 
+/** harness_child() - a process that @parent's first thread has started. @name: of its program, cut
+ * as the kernel does; NULL: any. @but: this one is not meant; 0: none. Return: 0: there is none. */
+pid_t harness_child(pid_t parent, const char *name, pid_t but);
 /** harness_worker() - pid of the worker that runs now. */
 pid_t harness_worker(const struct harness *harness);
 

@@ -109,6 +109,38 @@ int harness_threads_are(pid_t pid, char state)
     return all;
 }
 
+static int has_name(pid_t pid, const char *name)
+{
+    char path[64], text[64] = "";
+
+    snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+    (void)fclose(file);
+    text[strcspn(text, "\n")] = 0;
+    return strcmp(text, name) == 0;
+}
+
+/* Not by a look at every process: while one looks at a process that has died, whoever reaps it
+ * spins in the kernel, and reaps of all tests that run would. */
+pid_t harness_child(pid_t parent, const char *name, pid_t but)
+{
+    char path[64];
+    pid_t found = 0;
+    int pid;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *children = fopen(path, "re");
+    CHECK(children != NULL);
+    while (!found && fscanf(children, "%d", &pid) == 1)
+        if (pid != but && (!name || has_name(pid, name)))
+            found = pid;
+    (void)fclose(children);
+    return found;
+}
+
 uint32_t harness_descriptors(pid_t pid)
 {
     char path[64];

@@ -115,17 +115,25 @@ static void one_that_comes_after_a_rest_is_next_and_is_not_repaid(void **state)
                 3 * works.longest_ns);
 }
 
+/* Account 0 is served at once, @times times. @turn_every so many a turn follows; 0: none. */
+static void serve_at_once(int times, int turn_every)
+{
+    for (int i = 0; i < times; i++) {
+        item[0].left = 1;
+        attnd_work_begin(&works);
+        attnd_work_start(&works, &account[0], &item[0].work);
+        if (turn_every && i % turn_every == 0)
+            (void)attnd_work_turn(&works);
+    }
+}
+
 /* Sessions come and go: each new one would go before those that have been there for long. */
 static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(void **state)
 {
     (void)state;
     do { /* others may have had this processor within a piece, and that is made up for */
         set_up(SESSIONS - 1);
-        for (int i = 0; i < 100; i++) {
-            item[0].left = 1;
-            attnd_work_begin(&works);
-            attnd_work_start(&works, &account[0], &item[0].work);
-        }
+        serve_at_once(100, 0);
     } while (works.longest_ns > 4 * item[0].spin_ns);
     assert_int_equal(item[0].done, 100);
     queue(1);            /* of its user */
@@ -138,26 +146,20 @@ static void one_that_is_new_does_not_go_before_those_that_were_served_at_once(vo
     assert_true(item[1].done < 20); /* and does not make up for a hundred first */
 }
 
-/* Account 0 is served at once, again and again, and account 1 has a turn now and then. */
-static void serve_at_once(void)
+/* Account 1 waits, and has a turn now and then: account 0 has had more than twice as much. */
+static void serve_one_before_another(void)
 {
-    set_up(SESSIONS);
-    queue(1);
-    for (int i = 0; i < 80; i++) {
-        item[0].left = 1;
-        attnd_work_begin(&works);
-        attnd_work_start(&works, &account[0], &item[0].work);
-        if (i % 16 == 0)
-            (void)attnd_work_turn(&works);
-    }
+    do { /* others may have had this processor within a turn of account 1 */
+        set_up(SESSIONS);
+        queue(1);
+        serve_at_once(80, 16);
+    } while (account[0].spent_ns < 2 * account[1].spent_ns);
 }
 
 static void one_that_waits_makes_up_for_what_another_had_at_once(void **state)
 {
     (void)state;
-    do /* others may have had this processor within a turn of account 1 */
-        serve_at_once();
-    while (account[0].spent_ns < 2 * account[1].spent_ns);
+    serve_one_before_another();
     const uint64_t had_ns = account[0].spent_ns;
     const int done = item[0].done;
     item[0].left = 1;
@@ -170,9 +172,7 @@ static void one_that_waits_makes_up_for_what_another_had_at_once(void **state)
 static void one_that_comes_does_not_wait_for_what_another_had_at_once(void **state)
 {
     (void)state;
-    do
-        serve_at_once();
-    while (account[0].spent_ns < 2 * account[1].spent_ns);
+    serve_one_before_another();
     item[2].left = 1;
     queue(2);
     turns(1);
@@ -184,11 +184,7 @@ static void a_user_that_comes_does_not_wait_for_what_another_had_at_once(void **
     (void)state;
     set_up(1); /* account 0 is user 1's, all others are user 2's */
     queue(1);
-    for (int i = 0; i < 80; i++) {
-        item[0].left = 1;
-        attnd_work_begin(&works);
-        attnd_work_start(&works, &account[0], &item[0].work);
-    }
+    serve_at_once(80, 0);
     account[2].user = attnd_work_user(&works, 3);
     item[2].left = 1;
     queue(2);

@@ -196,14 +196,11 @@ static void a_refusal_leaves_no_answer_behind(void **state)
 {
     Attnd__Reply *reply = NULL;
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
     (void)state;
     rig.manner = RIGHT; /* BUSY */
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
     assert_int_equal(pthread_create(&rig.thread, NULL, serve, NULL), 0);
-    enum attnctl_exit code =
-        attnctl_ask_for(rig.path, &request, ATTND__REPLY__RESULT_STATUS, &reply);
+    enum attnctl_exit code = attnctl_ask_for(rig.path, ATTND__REQUEST__CALL_STATUS, &query,
+                                             ATTND__REPLY__RESULT_STATUS, &reply);
     assert_int_equal(pthread_join(rig.thread, NULL), 0);
     assert_int_equal(code, ATTNCTL_EXIT_ANSWER);
     assert_null(reply); /* freed: whoever frees what he was given must not free it again */
