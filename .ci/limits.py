@@ -9,7 +9,6 @@ list where several must have the number. None is a number that is no constant; t
 it is. The compiler compares: each number becomes a _Static_assert behind the file that it is of. A
 row without an entry is refused, and so is a number too many or too few.
 """
-import os
 import re
 import subprocess
 import sys
