@@ -23,6 +23,7 @@
 #define ATTND_CUT_MEMORY_ROWS 16u /* packed rows of a tile that is bound by memory, at most */
 #define ATTND_CUT_KEYS_MIN 128u   /* of a part */
 #define ATTND_CUT_MERGED_AT_ONCE 16.0f
+#define ATTND_CUT_UNEVEN 4u    /* times the mean: UNEVEN of plan/order.c */
 #define ATTND_CUT_SLACK 1.125f /* unsplit is good enough up to so much over perfect */
 #define ATTND_CUT_GAIN 0.95f   /* a finer split must end by this much earlier */
 #define ATTND_CUT_HALVES_WORKERS_MIN 32u
@@ -297,7 +298,7 @@ static ATTND_HOST_DEVICE float attnd_cut_parts_max(const struct attnd_cut_shape 
 
     if (!shape->pace.merges_many)
         return most;
-    while (2.0f * power <= most)
+    while (2.0f * power <= most && power < 1024.0f)
         power *= 2.0f;
     return power;
 }

@@ -13,6 +13,7 @@ struct attnd_cut_result {
     uint32_t classes;                                     /* bit c: there are tiles of class c */
     uint32_t rows_max;                                    /* packed, of a block */
     uint32_t compute_tiles, whole_tiles, compute_workers; /* as in struct attnd_plan_head */
+    uint32_t uneven; /* 1: a few tiles take far longer than most, and are to be begun first */
 };
 
 /* Requests, of which only lengths and rows are looked at. @qo_indptr: with rows_each 0. */
@@ -179,7 +180,7 @@ static ATTND_OF_TEAM void attnd_cut_sort(const struct attnd_team *team,
 {
     const uint32_t tiles = result->tiles;
     const int fused = result->compute_workers != 0;
-    uint32_t most = 0, most_computing = 1, whole = 0, computes = 0;
+    uint32_t most = 0, most_computing = 1, whole = 0, computes = 0, classes = 0;
 
     for (uint32_t t = team->thread; t < tiles; t += team->threads) {
         const uint32_t b = attnd_cut_block_at(cut, blocks, t);
@@ -202,9 +203,14 @@ static ATTND_OF_TEAM void attnd_cut_sort(const struct attnd_team *team,
     for (uint32_t t = team->thread; t < tiles; t += team->threads) {
         const uint32_t place =
             fused ? attnd_cut_order_place(shape, cut, attnd_cut_block_at(cut, blocks, t)) : 2;
-        cut->order[t] = attnd_cut_cost_class(cut->order[t], place == 2 ? most : most_computing) +
-                        place * ATTND_CUT_CLASSES;
+        const uint32_t of_cost =
+            attnd_cut_cost_class(cut->order[t], place == 2 ? most : most_computing);
+        cut->order[t] = of_cost + place * ATTND_CUT_CLASSES;
+        classes += ATTND_CUT_CLASSES - 1 - of_cost;
     }
+    if (!fused)
+        result->uneven =
+            attnd_team_total(team, classes) * ATTND_CUT_UNEVEN < tiles * (ATTND_CUT_CLASSES - 1);
     attnd_team_sync(team);
     attnd_team_order(team, cut->order, tiles, cut->counts);
 }
@@ -217,7 +223,7 @@ static ATTND_OF_TEAM struct attnd_cut_result attnd_cut_batch(const struct attnd_
 {
     const uint32_t blocks = cut->block_begin[shape->requests];
     struct attnd_cut_seen seen = {{0, 0}, {0, 0}, {INFINITY, INFINITY}, 0, {0, 0}, 0};
-    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct attnd_cut_result result = {blocks, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
     if (!blocks)
         return result;

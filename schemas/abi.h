@@ -466,9 +466,10 @@ struct attnd_merge {
 ATTND_ASSERT_SIZE(attnd_merge, 16);
 
 /* Work for every KV head: query rows of one entry against a KV range. Queue item i of a run is tile
- * i / heads_kv, head i % heads_kv. Whole tokens: row_count * group packed rows. What its entry and
- * its first merge say is repeated, because a worker that must look those up before it knows which
- * pages to ask for makes a trip to memory more for each item. */
+ * i / heads_kv, head i % heads_kv, where a worker has no order of its own. Whole tokens: row_count
+ * * group packed rows. What its entry and its first merge say is repeated, because a worker that
+ * must look those up before it knows which pages to ask for makes a trip to memory more for each
+ * item. */
 struct attnd_tile {
     uint32_t entry;
     uint32_t row_begin, row_count;     /* query rows; inside the entry */

@@ -5,6 +5,10 @@
  * equal cost stay in the order of rows and lengths, which keeps the tiles of one shared prefix
  * together; and a byte that is the same in all costs (the high ones, mostly) costs no pass.
  *
+ * Of a long plan not all KV heads are in work at once (cuda/items/item.cuh), and the longest tiles
+ * of the last ones begin late. Where a few tiles take far longer than most, all heads are: the
+ * short ones would not even that out.
+ *
  * Workers never wait. Of a fused plan some of them take compute-bound tiles and the others
  * memory-bound ones, as many as fuse.c found, each class in its order; and where a class is over,
  * all take the other. Of compute-bound blocks those that are whole come first, whatever they cost:
@@ -13,6 +17,9 @@
 #include "persistent/plan/steps.h"
 
 #include <string.h>
+
+/* A tile that takes so many times the mean is far longer. */
+#define UNEVEN 4u
 
 #define DIGITS 4u
 #define BUCKETS 256u
@@ -83,6 +90,17 @@ static uint32_t take_place(const struct attnd_plan *plan, enum place place, cons
     return next;
 }
 
+/* @first: the dearest tile. */
+static int is_uneven(const struct attnd_plan *plan, uint32_t first)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < plan->shape.tiles; i++)
+        sum += plan->built[i].cost;
+    return plan->shape.tiles &&
+           (uint64_t)plan->built[first].cost * plan->shape.tiles > UNEVEN * sum;
+}
+
 void attnd_plan_order_tiles(struct attnd_plan *plan)
 {
     uint32_t *sorted = sort_by_cost(plan);
@@ -97,6 +115,8 @@ void attnd_plan_order_tiles(struct attnd_plan *plan)
         plan->shape.compute_tiles = computes;
         plan->shape.compute_workers = (uint16_t)plan->mix.compute_workers;
         sorted = placed;
+    } else if (is_uneven(plan, sorted[0])) {
+        plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     }
     for (uint32_t i = 0; i < plan->shape.tiles; i++)
         plan->tiles[i] = plan->built[sorted[i]];

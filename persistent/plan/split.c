@@ -92,8 +92,8 @@ static double block_ns(const struct attnd_row_block *block, const struct blocks_
 }
 
 /* Parts of a block, at most, where whoever arrives last merges all of them: that is not to take
- * longer than a part. Of few rows it is one trip to memory up to a number of parts; and of latents
- * it is made for powers of two (cuda/items/merge_wide.cuh). */
+ * longer than a part. Of few rows it is one trip to memory up to a number of parts; and the merge
+ * of latents is fastest with a power of two (cuda/items/merge_wide.cuh). */
 static double parts_max(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
     const double merged_ns = block->row_count * plan->shape.group * plan->times.merge_row_ns;
@@ -104,7 +104,7 @@ static double parts_max(const struct attnd_plan *plan, const struct attnd_row_bl
 
     if (!plan->times.merges_many)
         return most;
-    while (2 * power <= most)
+    while (2 * power <= most && power < 1024)
         power *= 2;
     return power;
 }

@@ -261,7 +261,7 @@ __device__ __forceinline__ void fill_words(const attnd_team *team, const attnd_e
         words->plan.compute_tiles = result.compute_tiles;
         words->plan.compute_workers = uint16_t(result.compute_workers);
         words->plan.whole_tiles = uint16_t(result.whole_tiles);
-        words->plan.flags |= result.classes == 3 ? ATTND_PLAN_ONE_PASS : 0;
+        words->plan.flags |= result.classes == 3 || result.uneven ? ATTND_PLAN_ONE_PASS : 0;
         words->tiles = reinterpret_cast<const attnd_tile *>(args.mirror + args.tiles_at);
         words->merges = reinterpret_cast<const attnd_merge *>(args.mirror + args.merges_at);
         words->merge_parts = reinterpret_cast<const uint32_t *>(args.mirror + args.parts_at);

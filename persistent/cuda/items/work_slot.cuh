@@ -2,8 +2,9 @@
  * work_slot.cuh - the places through which items reach the warps of a worker.
  *
  * A work slot is one of two places in shared memory and holds an item that was resolved once. The
- * fetch warp fills a slot when all warps have left it. So at most one item is claimed ahead of the
- * one in hand: this hides its latency and does not hoard the work of idle workers. None is claimed
+ * fetch warp fills a slot when all warps have left it. So one item is claimed ahead of the one in
+ * hand, and in launches a second behind a short one while many are left (engine_claim_ahead()):
+ * this hides their latency and does not hoard the work of idle workers. None is claimed
  * before the one in hand is nearly over where that is of prefill; nor beside one of decode that is
  * not short, where sessions take turns or fewer items are left than workers.
  *

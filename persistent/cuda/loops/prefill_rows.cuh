@@ -25,7 +25,7 @@ template <int D> struct RowState {
 
 /* Where the keys end that packed row @r sees. One that is not there has zeros for its q and sees
  * what the first row does, so that a tile of fewer rows than the loop takes needs no mask for them:
- * groups of 3, 5, 6 and 7 have no other tiles. */
+ * groups of 3, 5, 6 and 7 have no other tiles. (Portable kernels mask such a warp all the same.) */
 __device__ __forceinline__ int32_t packed_row_end(const Item &item, uint32_t r)
 {
     const uint32_t token = r < item.packed_rows ? packed_row(item, r).token : 0;

@@ -230,11 +230,16 @@ static void check_partials(void)
 static void check_all(void)
 {
     uint32_t expected = 0, most = 0;
+    double sum = 0;
 
     for (uint32_t t = 0; t < result.tiles; t++) {
         check_tile(&tiles[t]);
         most = tiles[t].cost > most ? tiles[t].cost : most;
+        sum += tiles[t].cost;
     }
+    const double mean = result.tiles ? sum / result.tiles / most : 1; /* of the dearest */
+    if (!result.compute_workers && (mean < 0.25 || mean > 0.25 + 1.0 / 31))
+        MUST(result.uneven == (mean < 0.25));
     for (uint32_t t = 1; t < result.tiles; t++) /* in classes of a 31st of the dearest */
         MUST(t == result.whole_tiles || t == result.compute_tiles ||
              (double)tiles[t].cost <= tiles[t - 1].cost + most / 30.0);

@@ -94,6 +94,28 @@ static void each_class_has_workers_for_as_long_as_the_other(void **state)
     assert_true(head->flags & ATTND_PLAN_ONE_PASS);
 }
 
+/* The long one of each head is to begin first, and not behind the short ones of other heads. Of a
+ * causal prompt the longest takes twice the mean. */
+static void a_prompt_far_longer_than_the_others_is_begun_first_of_all_heads(void **state)
+{
+    static const struct {
+        int32_t rows, keys;
+        uint32_t others, one_pass;
+    } cases[] = {{128, 8192, 200, 1}, {4000, 4000, 0, 0}, {200, 200, 200, 0}};
+
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int32_t qo_len[ENTRIES] = {cases[i].rows}, kv_len[ENTRIES] = {cases[i].keys};
+        for (uint32_t other = 1; other <= cases[i].others; other++)
+            qo_len[other] = kv_len[other] = 200;
+        c.pool.heads_kv = c.batch.heads_q = 32;
+        plan_case_level(&c, 1 + cases[i].others, qo_len, kv_len);
+        const uint32_t flags = checked_plan(&c)->flags;
+        assert_int_equal((flags & ATTND_PLAN_ONE_PASS) != 0, cases[i].one_pass);
+        (void)end(state);
+        (void)begin(state);
+    }
+}
+
 /* Each has fewer tiles than its requests could be cut into: 16 of 16,384 keys in parts of a few
  * microseconds. One that stays whole beside others in many parts is what all wait for. */
 static void requests_that_are_alike_are_cut_alike(void **state)
@@ -300,6 +322,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(each_class_has_workers_for_as_long_as_the_other),
+        TEST(a_prompt_far_longer_than_the_others_is_begun_first_of_all_heads),
         TEST(requests_that_are_alike_are_cut_alike),
         TEST(some_blocks_are_cut_where_whole_ones_fit_no_number_of_workers),
         TEST(whole_blocks_are_begun_before_parts),
