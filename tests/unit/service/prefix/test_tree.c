@@ -173,6 +173,8 @@ static void what_a_publish_would_refuse_is_found_before_it_begins(void **state)
     assert_int_equal(checked(space, CHAIN, pages), 7);
     keys[7] = keys[1]; /* of one that is, under another parent */
     assert_int_equal(checked(space, CHAIN, pages), 7);
+    keys[7] = keys[0]; /* and under none */
+    assert_int_equal(checked(space, CHAIN, pages), 7);
     keys[7] = key;
     const struct attnd_tree_chain no_parent = chain(space, 5, 6);
     assert_int_equal(attnd_tree_publish_check(tree_rig.tree, &no_parent, pages, 1, &check),
