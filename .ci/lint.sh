@@ -52,9 +52,9 @@ g++ -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only tests/abi/abi_cxx17.cpp |
 if command -v nvcc >/dev/null; then
     nvcc -std=c++17 -I. -c tests/abi/abi_cuda.cu -o /dev/null || fail 'abi.h as CUDA'
 fi
-# One with which a file begins is shown to by that file, which clang-tidy reads.
+# That one with which a file begins does, that file shows, which clang-tidy compiles.
 begins=$(awk 'FNR == 1 { seen = 0 }
-    !seen && /^#include/ { seen = 1; gsub(/"/, "", $2); print $2 }' "${units[@]}")
+    !seen && /^#/ { seen = 1; gsub(/"/, "", $2); if ($1 == "#include") print $2 }' "${units[@]}")
 for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '_impl\.h$\|/vec_' |
     grep -vxF "$begins"); do
     gcc "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only -x c - <<<"#include \"$header\"" ||

@@ -6,9 +6,9 @@
 #   TOOL    what clang-tidy this is, and what it is to look for
 #
 # What decides: the bytes of the file and of every header that it includes, those of the system too,
-# the flags, and TOOL. In the folder CACHE stands an empty file for each
-# such state that was clean; one that was not is looked at again. The cache needs no cleaning: it
-# has a hundred bytes a state, and `make clean` takes it away.
+# the flags, and TOOL. In the folder CACHE stands an empty file for each such state that was clean;
+# one that was not is looked at again. So is one that changed while it was looked at. The cache needs
+# no cleaning: it has a hundred bytes a state, and `make clean` takes it away.
 set -euo pipefail
 cache=$1 tool=$2 file=$3
 shift 3
@@ -27,5 +27,6 @@ key=$(state "$@")
 known=$cache/$key
 [ -e "$known" ] && exit 0
 clang-tidy --quiet --warnings-as-errors='*' "$file" -- "$@" 2>/dev/null
+[ "$(state "$@")" = "$key" ] || exit 0
 mkdir -p "$cache"
 : >"$known"

@@ -157,7 +157,8 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * woken. Completes with attnd_prefix_result(), or, when nothing is published, with
  * -ATTND_E_NOT_LEASED (field pages), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys:
  * block `index` has another parent, a page that is published, or the key or a page of a block
- * before it). Return: as attnd_plan_set().
+ * before it). A long one that was begun ends as FULL where others publish one of its pages, or one
+ * of its keys under another parent, meanwhile. Return: as attnd_plan_set().
  */
 int attnd_prefix_publish(struct attnd_session *session, const struct attnd_prefix_args *args,
                          const int32_t *pages, const struct attnd_op *op);

@@ -92,7 +92,17 @@ struct attnd_prefix_view {
     const struct attnd_block_key *parent; /* NULL: keys[0] begins a prompt */
     const struct attnd_block_key *keys;   /* [blocks] */
     int32_t *pages; /* [blocks * block_pages]: publish, in the pool; match: room for them */
+    /* Publish: tables of keys and of pages, empty. [attnd_prefix_seen_places(blocks) +
+     * attnd_prefix_seen_places(blocks * block_pages)] */
+    uint16_t *seen;
 };
+
+/** attnd_prefix_seen_places() - of a hash table of @count entries, which are half of it at most: a
+ * power of two, and even. */
+static inline uint32_t attnd_prefix_seen_places(uint32_t count)
+{
+    return count < 2 ? 2 : 1u << (32 - __builtin_clz(2 * count - 1));
+}
 
 /* A merge's places, as its client named them. */
 struct attnd_merge_view {

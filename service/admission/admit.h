@@ -94,7 +94,8 @@ int attnd_admit_advance(const void *arena, uint64_t arena_bytes,
                         struct attnd_advance_view *advance, struct attnd_fault *fault);
 
 /**
- * attnd_admit_prefix() - copy the keys of a prefix operation, and the pages of a publish
+ * attnd_admit_prefix() - copy the keys of a prefix operation, and the pages of a publish, which
+ * has tables to be looked at with too
  * @opcode:      one of ATTND_OP_PREFIX_*
  * @block_pages: of the namespace; @pool_pages: page ids are below it
  * Checks: counts against ATTND_PREFIX_PAGES_MAX, flags, ranges inside the arena, page ids.

@@ -7,6 +7,7 @@
 #include "service/admission/admit_internal.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define KEY_WORDS (sizeof(struct attnd_block_key) / sizeof(int32_t))
 
@@ -39,6 +40,16 @@ static int check_pages(const int32_t *pages, uint32_t count, uint32_t pool_pages
     return 0;
 }
 
+/* Words of the tables behind the arrays. */
+static uint64_t seen_words(uint8_t opcode, const struct attnd_sqe_prefix *sqe)
+{
+    if (opcode != ATTND_OP_PREFIX_PUBLISH)
+        return 0;
+    const uint32_t places =
+        attnd_prefix_seen_places(sqe->blocks) + attnd_prefix_seen_places(sqe->pages);
+    return places * sizeof(uint16_t) / sizeof(int32_t);
+}
+
 int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
                        const struct attnd_sqe_prefix *sqe, uint32_t block_pages,
                        uint32_t pool_pages, struct attnd_staging *staging,
@@ -55,7 +66,8 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
     *view = (struct attnd_prefix_view){.blocks = sqe->blocks};
     if (words == 0) /* no key, and so no page: there is nothing to point to */
         return 0;
-    if (attnd_staging_reserve(staging, words + sqe->pages, fault))
+    const uint64_t seen = seen_words(opcode, sqe);
+    if (attnd_staging_reserve(staging, words + sqe->pages + seen, fault))
         return -ATTND_E_NO_MEMORY;
     code = attnd_arena_copy(&source, sqe->arrays_offset_bytes, copied * sizeof(int32_t),
                             sizeof(uint64_t), 0, staging->words, fault);
@@ -67,5 +79,7 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
     view->parent = sqe->flags & ATTND_PREFIX_PARENT ? key : NULL;
     view->keys = key + (view->parent != NULL);
     view->pages = staging->words + words;
+    if (seen)
+        view->seen = memset(view->pages + sqe->pages, 0, seen * sizeof(int32_t));
     return copied > words ? check_pages(view->pages, sqe->pages, pool_pages, fault) : 0;
 }

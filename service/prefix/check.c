@@ -2,99 +2,112 @@
  * check.c - whether blocks can be published, all of them, before one of them is.
  *
  * Long chains are published in parts, and nothing is taken back: others may have found a part by
- * then. So what would be refused is looked for in the whole chain first. Pages and keys that the
- * chain has twice are found as those that the tree has are: pages are marked as taken while it is
- * looked at, and keys have a table here.
+ * then. So what would be refused is looked for in the whole chain first, in parts too. Others use
+ * the tree between two of them, so what was looked at is remembered outside of it: tables of the
+ * keys and pages that the chain has.
  */
+#include "schemas/batch.h"
 #include "service/prefix/tree_internal.h"
 
 #include <assert.h>
 
 #define COMING (ATTND_NONE - 1) /* the block before is not there yet, so it has no children */
-#define TAKEN ATTND_NONE        /* in block_of: by a block that was looked at before */
-#define SEEN_MAX (2 * ATTND_PREFIX_BLOCKS_MAX)
-
-struct seen {
-    uint16_t at[SEEN_MAX]; /* 1 + index of a key; 0: none */
-    uint32_t mask;
-};
 
 /* Return: 1; 0: the key was there before. */
-static int see(struct seen *seen, const struct attnd_tree *tree,
-               const struct attnd_tree_chain *chain, uint32_t index)
+static int see_key(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                   uint16_t *seen, uint32_t index)
 {
     const struct attnd_block_key *key = &chain->keys[index];
-    uint32_t place = attnd_tree_index_hash(tree, chain->space, key) & seen->mask;
+    const uint32_t mask = attnd_prefix_seen_places(chain->count) - 1;
+    uint32_t place = attnd_tree_index_hash(tree, chain->space, key) & mask;
 
-    for (; seen->at[place]; place = (place + 1) & seen->mask) {
-        const struct attnd_block_key *other = &chain->keys[seen->at[place] - 1];
+    for (; seen[place]; place = (place + 1) & mask) {
+        const struct attnd_block_key *other = &chain->keys[seen[place] - 1];
         if (other->word[0] == key->word[0] && other->word[1] == key->word[1])
             return 0;
     }
-    seen->at[place] = (uint16_t)(index + 1);
+    seen[place] = (uint16_t)(index + 1);
     return 1;
 }
 
-/* Return: the first of @pages that somebody has; @count: none, and they are marked. */
-static uint32_t mark(struct attnd_tree *tree, const int32_t *pages, uint32_t count)
+/* Likewise. Pages are a client's choice as keys are. */
+static int see_page(const struct attnd_tree *tree, const int32_t *pages, uint32_t count,
+                    uint16_t *seen, uint32_t index)
 {
-    uint32_t i = 0;
+    const struct attnd_block_key key = {{(uint32_t)pages[index], 0}};
+    const uint32_t mask = attnd_prefix_seen_places(count) - 1;
+    uint32_t place = attnd_tree_index_hash(tree, 0, &key) & mask;
 
-    while (i < count && tree->block_of[pages[i]] == 0)
-        tree->block_of[pages[i++]] = TAKEN;
-    return i;
+    for (; seen[place]; place = (place + 1) & mask)
+        if (pages[seen[place] - 1] == pages[index])
+            return 0;
+    seen[place] = (uint16_t)(index + 1);
+    return 1;
 }
 
-static void unmark(struct attnd_tree *tree, const int32_t *pages, size_t count)
+/* The pages of a block that is not there yet. Return: 1; 0: somebody has one of them. */
+static int see_pages(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                     const int32_t *pages, uint16_t *seen, uint32_t block)
 {
-    for (size_t i = 0; i < count; i++)
-        if (tree->block_of[pages[i]] == TAKEN)
-            tree->block_of[pages[i]] = 0;
+    const uint32_t block_pages = tree->space[chain->space].info.args.block_pages;
+
+    for (uint32_t i = block * block_pages; i < (block + 1) * block_pages; i++)
+        if (tree->block_of[pages[i]] || !see_page(tree, pages, chain->count * block_pages, seen, i))
+            return 0;
+    return 1;
 }
 
 /* A lookup and a page's entry wait for memory: those of a group are under way at once. */
 static void look(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
-                 uint32_t begin, const int32_t *pages, uint32_t block_pages, uint32_t *blocks)
+                 uint32_t begin, uint32_t end, const int32_t *pages, uint32_t *blocks)
 {
-    const uint32_t left = chain->count - begin;
-    const uint32_t count = left < ATTND_TREE_GROUP ? left : ATTND_TREE_GROUP;
+    const uint32_t block_pages = tree->space[chain->space].info.args.block_pages;
+    const uint32_t count = end - begin < ATTND_TREE_GROUP ? end - begin : ATTND_TREE_GROUP;
 
-    for (size_t i = 0; i < (size_t)count * block_pages; i++)
-        __builtin_prefetch(&tree->block_of[pages[(size_t)begin * block_pages + i]], 1);
+    for (uint32_t i = begin * block_pages; i < (begin + count) * block_pages; i++)
+        __builtin_prefetch(&tree->block_of[pages[i]]);
     attnd_tree_index_find_all(tree, chain->space, chain->keys + begin, count, blocks);
 }
 
-int attnd_tree_publish_check(struct attnd_tree *tree, const struct attnd_tree_chain *chain,
-                             const int32_t *pages, uint32_t *index)
+static int is_published(const struct attnd_tree *tree, uint32_t block)
 {
-    const uint32_t block_pages = tree->space[chain->space].info.args.block_pages;
-    uint32_t blocks[ATTND_TREE_GROUP], parent = ATTND_NONE, i = 0;
-    struct seen seen = {.mask = 1};
+    return block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_PUBLISHED;
+}
 
-    assert(chain->count <= ATTND_PREFIX_BLOCKS_MAX);
-    *index = 0;
-    if (chain->parent) {
-        parent = attnd_tree_index_find(tree, chain->space, chain->parent);
-        if (parent == ATTND_NONE || !(tree->block[parent].flags & ATTND_TREE_PUBLISHED))
-            return -ATTND_E_UNKNOWN;
-    }
-    while (seen.mask + 1 < 2 * chain->count)
-        seen.mask = 2 * seen.mask + 1;
-    for (; i < chain->count; i++) {
-        if (i % ATTND_TREE_GROUP == 0)
-            look(tree, chain, i, pages, block_pages, blocks);
-        const uint32_t block = blocks[i % ATTND_TREE_GROUP];
-        const int there = block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_PUBLISHED;
+/* The block before the one at @index, as it is now. Return: 0; -ATTND_E_UNKNOWN. */
+static int parent_of(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                     uint32_t index, uint32_t *parent)
+{
+    const struct attnd_block_key *key = index ? &chain->keys[index - 1] : chain->parent;
 
-        if (there && tree->block[block].parent != parent)
-            break;
-        if (!there && (!see(&seen, tree, chain, i) ||
-                       mark(tree, pages + (size_t)i * block_pages, block_pages) < block_pages))
-            break;
+    *parent = key ? attnd_tree_index_find(tree, chain->space, key) : ATTND_NONE;
+    if (!key || is_published(tree, *parent))
+        return 0;
+    *parent = COMING;
+    return index ? 0 : -ATTND_E_UNKNOWN;
+}
+
+int attnd_tree_publish_check(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                             const int32_t *pages, uint32_t count, struct attnd_tree_check *check)
+{
+    uint16_t *seen_pages = check->seen + attnd_prefix_seen_places(chain->count);
+    const uint32_t begin = check->blocks, end = begin + count;
+    uint32_t blocks[ATTND_TREE_GROUP], parent;
+    const int rc = parent_of(tree, chain, begin, &parent);
+
+    assert(end <= chain->count && chain->count <= ATTND_PREFIX_BLOCKS_MAX);
+    for (uint32_t i = begin; rc == 0 && i < end; i++) {
+        if ((i - begin) % ATTND_TREE_GROUP == 0)
+            look(tree, chain, i, end, pages, blocks);
+        const uint32_t block = blocks[(i - begin) % ATTND_TREE_GROUP];
+        const int there = is_published(tree, block);
+
+        if (there ? tree->block[block].parent != parent
+                  : !see_key(tree, chain, check->seen, i) ||
+                        !see_pages(tree, chain, pages, seen_pages, i))
+            return -ATTND_E_INVALID;
         parent = there ? block : COMING;
+        check->blocks = i + 1;
     }
-    const int whole = i == chain->count;
-    unmark(tree, pages, (size_t)(i + !whole) * block_pages);
-    *index = i;
-    return whole ? 0 : -ATTND_E_INVALID;
+    return rc;
 }

@@ -181,14 +181,25 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                        const struct attnd_tree_chain *chain, const int32_t *pages,
                        struct attnd_tree_result *result);
 
+/* How far a chain has been looked at. */
+struct attnd_tree_check {
+    /* [attnd_prefix_seen_places(count) + attnd_prefix_seen_places(count * block_pages)], of the
+     * caller's; 0 before the first part. */
+    uint16_t *seen;
+    uint32_t blocks; /* leading ones that are right */
+};
+
 /**
- * attnd_tree_publish_check() - what attnd_tree_publish() of the whole chain would refuse
- * @index: receives the first block that is wrong, also for the reason that another block of the
- *         chain has its key or one of its pages
- * Changes nothing. Return: as attnd_tree_publish().
+ * attnd_tree_publish_check() - what attnd_tree_publish() of the whole chain would refuse now: the
+ * next @count blocks are looked at
+ * @chain, @pages: all of it, each time
+ * @check:         the tree may change between two parts. After a refusal the block behind its
+ *                 `blocks` is wrong, also for the reason that one before has its key or one of its
+ *                 pages.
+ * Changes nothing of the tree. Return: as attnd_tree_publish().
  */
-int attnd_tree_publish_check(struct attnd_tree *tree, const struct attnd_tree_chain *chain,
-                             const int32_t *pages, uint32_t *index);
+int attnd_tree_publish_check(const struct attnd_tree *tree, const struct attnd_tree_chain *chain,
+                             const int32_t *pages, uint32_t count, struct attnd_tree_check *check);
 
 /** attnd_tree_claim() - the leading keys that nobody has published or claimed, this owner included.
  * The parent is not looked at. */

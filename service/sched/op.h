@@ -62,6 +62,7 @@ struct attnd_sched_op {
     uint32_t deadline_place;  /* 1 + place among the session's deadlines; 0: in none */
     uint32_t cursor;          /* of a prefix operation: blocks that are done; of a set: pages */
     uint32_t counted;         /* of those: foreign ones, or taken ones */
+    uint32_t checked;         /* of a publish: blocks that were looked at */
     uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the step will bring */

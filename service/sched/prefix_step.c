@@ -147,63 +147,93 @@ static enum attnd_step match(struct attnd_sched_op *op, const struct attnd_tree_
     return ATTND_STEP_DONE;
 }
 
-/* All blocks before the first is published. Return: 0, or the fault's code. */
-static int check_blocks(struct attnd_sched_op *op)
+/* The next part of what is looked at before the first block is published. Return: 0, or the fault's
+ * code. */
+static int check_blocks(struct attnd_sched_op *op, uint32_t count)
 {
     const struct attnd_prefix_view *view = &op->admitted->u.prefix;
     const struct attnd_tree_chain chain = {.space = op->prefix->space,
                                            .count = view->blocks,
                                            .keys = view->keys,
                                            .parent = view->parent};
-    uint32_t index;
-    const int rc =
-        attnd_tree_publish_check(attnd_prefix_tree(op->prefix), &chain, view->pages, &index);
+    struct attnd_tree_check check = {.seen = view->seen, .blocks = op->checked};
+    const int rc = count == 0 && !view->parent
+                       ? 0
+                       : attnd_tree_publish_check(attnd_prefix_tree(op->prefix), &chain,
+                                                  view->pages, count, &check);
 
+    op->checked = check.blocks;
     if (rc < 0)
         attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
-                        index, index, view->blocks);
+                        check.blocks, check.blocks, view->blocks);
     return rc;
 }
 
-/* May it be published at all? Return: 0, or the fault's code. */
+/* Are the session's bytes in these pages? Return: 0, or the fault's code. */
+static int check_pages(struct attnd_sched_op *op, uint32_t first, uint32_t count)
+{
+    const struct attnd_attachment *attachment = op->prefix->attachment;
+    const int32_t *pages = op->admitted->u.prefix.pages;
+
+    pages = first ? pages + first : pages;
+    if (attnd_lease_check(attachment, pages, count, &op->fault) < 0 ||
+        attnd_arrival_check(attachment, pages, count, &op->fault) < 0) {
+        op->fault.field = ATTND_F_PAGES;
+        op->fault.index += first;
+    }
+    return op->fault.code;
+}
+
+/* May it be published at all? A part of that. Return: 0, or the fault's code. */
 static int check_publish(struct attnd_sched_op *op)
 {
-    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
-    const int rc = attnd_lane_failed_append(op);
+    const uint32_t block_pages = block_pages_of(op);
+    const uint32_t count =
+        attnd_prefix_part(op->admitted->u.prefix.blocks - op->checked, block_pages);
+    const int rc = op->checked ? 0 : attnd_lane_failed_append(op);
 
     if (rc < 0)
         return attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
-    if (attnd_lease_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages, &op->fault) <
-        0) {
-        op->fault.field = ATTND_F_PAGES;
+    if (check_pages(op, op->checked * block_pages, count * block_pages) < 0)
         return op->fault.code;
+    return check_blocks(op, count);
+}
+
+/* A part is published. What was looked at may have changed since: a parent was evicted, or others
+ * published a key or a page. */
+static enum attnd_step publish_part(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
+{
+    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
+    struct attnd_tree *tree = attnd_prefix_tree(op->prefix);
+    const int32_t *pages =
+        op->cursor ? view->pages + (size_t)op->cursor * block_pages_of(op) : view->pages;
+    struct attnd_tree_result result;
+    const int rc = attnd_tree_publish(tree, &op->prefix->owner, chain, pages, &result);
+
+    attnd_sched_wake(tree);
+    if (rc < 0 && op->cursor + result.blocks == 0) {
+        attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS, 0,
+                        0, view->blocks);
+        return ATTND_STEP_DONE;
     }
-    if (attnd_arrival_check(op->prefix->attachment, view->pages, op->sqe.u.prefix.pages,
-                            &op->fault) < 0)
-        return op->fault.code;
-    return check_blocks(op);
+    if (rc < 0)
+        result.stop = ATTND_PREFIX_STOP_FULL;
+    if (advance(op, result.blocks, result.taken, result.stop))
+        return ATTND_STEP_MORE;
+    attnd_prefix_answer(op, op->cursor, result.stop, op->counted);
+    return ATTND_STEP_DONE;
 }
 
 static enum attnd_step publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)
 {
-    const struct attnd_prefix_view *view = &op->admitted->u.prefix;
-    struct attnd_prefix_handle *handle = op->prefix;
-    struct attnd_tree *tree = attnd_prefix_tree(handle);
-    struct attnd_tree_result result;
-
-    if (op->cursor == 0 && check_publish(op) < 0)
+    if (op->cursor > 0)
+        return publish_part(op, chain);
+    if (check_publish(op) < 0)
         return ATTND_STEP_DONE;
-    const int32_t *pages =
-        op->cursor ? view->pages + (size_t)op->cursor * block_pages_of(op) : view->pages;
-    const int rc = attnd_tree_publish(tree, &handle->owner, chain, pages, &result);
-    attnd_sched_wake(tree);
-    if (rc <
-        0) /* its last part was evicted since it was looked at, or others published its pages */
-        result.stop = ATTND_PREFIX_STOP_FULL;
-    const int more = advance(op, result.blocks, result.taken, result.stop);
-    if (!more)
-        attnd_prefix_answer(op, op->cursor, result.stop, op->counted);
-    return more ? ATTND_STEP_MORE : ATTND_STEP_DONE;
+    if (op->checked == op->admitted->u.prefix.blocks)
+        return publish_part(op, chain);
+    op->begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(op->lane->session->scheduler);
+    return ATTND_STEP_MORE;
 }
 
 static enum attnd_step others(struct attnd_sched_op *op, const struct attnd_tree_chain *chain)

@@ -289,8 +289,12 @@ static void attnctl_weighs_sessions(void **state)
     snprintf(number, sizeof(number), "%.0f", (double)json_number(session, "session"));
     const char *const weigh[] = {"weight", number, "8", NULL};
     const char *const wrong[] = {"weight", number, "1001", NULL};
+    const char *const nobody[] = {"weight", "0", "8", NULL};
+    const char *const half[] = {"weight", number, NULL};
     CHECK_EQUAL(harness_attnctl(harness, weigh, text, sizeof(text)), 0);
     CHECK_EQUAL(harness_attnctl(harness, wrong, text, sizeof(text)), 4);
+    CHECK_EQUAL(harness_attnctl(harness, nobody, text, sizeof(text)), 1);
+    CHECK_EQUAL(harness_attnctl(harness, half, text, sizeof(text)), 1);
     CHECK_EQUAL(harness_attnctl(harness, status, text, sizeof(text)), 0);
     session = json_find(json_object_get(json_document(text), "sessions"), "name", "heavy");
     CHECK_EQUAL(json_number(session, "weight"), 8);

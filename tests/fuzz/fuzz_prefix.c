@@ -21,6 +21,15 @@ static void check_pages(const struct attnd_prefix_view *view, uint32_t pages, ui
                      "a page that is published is in the pool");
 }
 
+static void check_seen(const struct attnd_prefix_view *view, uint32_t pages)
+{
+    const uint32_t places =
+        attnd_prefix_seen_places(view->blocks) + attnd_prefix_seen_places(pages);
+
+    for (uint32_t i = 0; i < places && view->keys; i++)
+        fuzz_require(view->seen[i] == 0, "its tables are empty");
+}
+
 static void check_keys(const struct attnd_prefix_view *view)
 {
     if (view->blocks == 0)
@@ -56,8 +65,10 @@ static void prefix(struct case_source *source, const uint8_t *arena, uint64_t ar
     fuzz_require(view.blocks == sqe.blocks && view.blocks <= ATTND_PREFIX_BLOCKS_MAX,
                  "as many blocks as the slot says");
     check_keys(&view);
-    if (opcode == ATTND_OP_PREFIX_PUBLISH)
-        check_pages(&view, sqe.pages, pool_pages);
+    if (opcode != ATTND_OP_PREFIX_PUBLISH)
+        return;
+    check_pages(&view, sqe.pages, pool_pages);
+    check_seen(&view, sqe.pages);
 }
 
 static void merge(struct case_source *source, const uint8_t *arena, uint64_t arena_bytes)

@@ -120,7 +120,7 @@ class Waiting:
 
     def __init__(self):
         self._leader = {}  # {0: weak reference of a _Lead}; of dict.setdefault() only one wins
-        self._stealing = threading.Lock()
+        self._stealing = threading.RLock()  # of signals' handlers, too
         self._later = set()  # event loops that look again for a lead that was left behind
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
@@ -197,8 +197,8 @@ class Waiting:
         if holder is not None and holder.thread != lead.thread:
             return False
         with self._stealing:
-            if leader.get(0) is held:
-                leader.pop(0)
+            if 0 in leader and leader[0] is held:  # as in _give_lead()
+                del leader[0]
         return leader.setdefault(0, mine) is mine
 
     def _give_lead(self, lead):

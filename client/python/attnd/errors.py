@@ -27,6 +27,7 @@ class Error(Exception):
 
     def __init__(self, fault, operation=None, sentence=None):
         sentence, field = sentence or _sentence(fault), lib.attnd_field_name(fault.field).decode()
+        self._sentence = sentence
         names = _OF_ADVANCE if operation == "advance" else _NAMES
         if field in names:
             sentence = sentence.replace(f": {field}", f": {names[field]}", 1)
@@ -37,7 +38,6 @@ class Error(Exception):
         self.field = field
         self.index, self.value, self.limit = fault.index, fault.value, fault.limit
         self.operation = operation
-        self._sentence = sentence
         self._numbers = fault.code, fault.field, fault.index, fault.value, fault.limit
 
     def __reduce__(self):  # multiprocessing sends the exceptions of its workers pickled

@@ -280,7 +280,8 @@ def refuse_inference(name, x):
     """Of a tensor that PyTorch lets nobody copy to, because inference_mode() has ended."""
     is_inference = getattr(x, "is_inference", None)
     if callable(is_inference) and is_inference():
-        if not sys.modules["torch"].is_inference_mode_enabled():
+        torch = sys.modules.get("torch")
+        if torch and not torch.is_inference_mode_enabled():
             raise ValueError(f"{name} is a tensor of inference_mode(), which has ended")
 
 

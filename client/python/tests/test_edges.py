@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import os
+import pickle
 import unittest
 import warnings
 from unittest import mock
@@ -121,6 +122,8 @@ class ArgumentsTest(ReportedTest):
             with self.assertRaises(attnd.Error) as why:
                 call()
             self.assertIn(f": {why.exception.field}", str(why.exception))
+            again = pickle.loads(pickle.dumps(why.exception))
+            self.assertEqual((str(again), again.field), (str(why.exception), why.exception.field))
             return why.exception.field
 
         pool = attnd.PagePool(self.session, 1, 4, SIZE, 2, 64)

@@ -121,6 +121,20 @@ class LoopsTest(ServiceTest):
         self.leave_the_lead_behind()
         self.awaits()
 
+    def test_a_handler_that_waits_may_interrupt_its_thread_where_that_takes_a_lead(self):
+        self.leave_the_lead_behind()
+        session, lead, taken = self.session, _waiting._Lead(), []
+
+        def takes():
+            with session._stealing:  # as the interrupted thread has it
+                taken.append(session._take_lead(lead))
+
+        thread = threading.Thread(target=takes, daemon=True)
+        thread.start()
+        thread.join(20)
+        self.assertEqual(taken, [True])
+        self.assertTrue(session._give_lead(lead))
+
     def test_a_handler_that_waits_takes_the_lead_of_its_thread_and_nobody_elses(self):
         session = self.session
         interrupted, handlers, anothers = (_waiting._Lead() for _ in range(3))

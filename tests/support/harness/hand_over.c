@@ -231,7 +231,7 @@ static int is_lent(void *context)
     int lent = 0;
 
     for (size_t i = 0; i < status->n_peers; i++)
-        lent |= status->peers[i]->claims && status->peers[i]->under_way > 0;
+        lent |= status->peers[i]->claims && status->peers[i]->under_way == 1;
     attnd__status__free_unpacked(status, NULL);
     return lent;
 }
@@ -272,5 +272,5 @@ void hand_over_start(struct harness *giver, struct harness *claimer, const char 
     while (options && *options && count < 15)
         arguments[count++] = *options++;
     harness_start(claimer, arguments);
-    side_await_linked(claimer);
+    harness_eventually(is_linked, claimer, 10000, "the claimer is linked");
 }

@@ -1,4 +1,5 @@
 /* test_tree.c - what the prefix tree promises, one claim at a time. */
+#include "schemas/batch.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/rigs/tree_rig.h"
 
@@ -117,20 +118,42 @@ static void a_page_can_be_published_once_and_a_block_is_whole(void **state)
     assert_false(tree_rig_publishes(pages[3]));
 }
 
-/* Return: the first of blocks 0..@count that is wrong; @count: none. */
-static uint32_t checked(uint32_t space, uint32_t count, const int32_t *of_blocks)
+#define SEEN (64u + 128u) /* places, of keys and of pages */
+
+/* Return: the first of blocks 0..@count that is wrong; @count: none. In parts of @part. */
+static uint32_t checked_by(uint32_t space, uint32_t count, const int32_t *of_blocks, uint32_t part)
 {
     const struct attnd_tree_chain of = chain(space, 0, count);
-    uint32_t index;
-    int rc = attnd_tree_publish_check(tree_rig.tree, &of, of_blocks, &index);
-    assert_int_equal(rc, index == count ? 0 : -ATTND_E_INVALID);
-    return index;
+    uint16_t seen[SEEN] = {0};
+    struct attnd_tree_check check = {.seen = seen};
+    int rc = 0;
+
+    assert_true(attnd_prefix_seen_places(count) + attnd_prefix_seen_places(2 * count) <= SEEN);
+    while (rc == 0 && check.blocks < count) {
+        const uint32_t left = count - check.blocks;
+        rc = attnd_tree_publish_check(tree_rig.tree, &of, of_blocks, left < part ? left : part,
+                                      &check);
+    }
+    assert_int_equal(rc, check.blocks == count ? 0 : -ATTND_E_INVALID);
+    return check.blocks;
+}
+
+/* However it is cut. */
+static uint32_t checked(uint32_t space, uint32_t count, const int32_t *of_blocks)
+{
+    const uint32_t wrong = checked_by(space, count, of_blocks, count);
+
+    for (uint32_t part = 1; part < count; part++)
+        assert_int_equal(checked_by(space, count, of_blocks, part), wrong);
+    return wrong;
 }
 
 static void what_a_publish_would_refuse_is_found_before_it_begins(void **state)
 {
     (void)state;
-    uint32_t space = tree_rig_space(2, 64, 0), index;
+    uint16_t seen[SEEN] = {0};
+    struct attnd_tree_check check = {.seen = seen};
+    uint32_t space = tree_rig_space(2, 64, 0);
     publish(0, space, 0, 2, 2);
     const int32_t published = pages[3];
     assert_int_equal(tree_rig_alloc(0, 2 * CHAIN, pages), 2 * CHAIN);
@@ -150,9 +173,11 @@ static void what_a_publish_would_refuse_is_found_before_it_begins(void **state)
     assert_int_equal(checked(space, CHAIN, pages), 7);
     keys[7] = keys[1]; /* of one that is, under another parent */
     assert_int_equal(checked(space, CHAIN, pages), 7);
+    keys[7] = keys[0]; /* and under none */
+    assert_int_equal(checked(space, CHAIN, pages), 7);
     keys[7] = key;
     const struct attnd_tree_chain no_parent = chain(space, 5, 6);
-    assert_int_equal(attnd_tree_publish_check(tree_rig.tree, &no_parent, pages, &index),
+    assert_int_equal(attnd_tree_publish_check(tree_rig.tree, &no_parent, pages, 1, &check),
                      -ATTND_E_UNKNOWN);
     assert_int_equal(match(1, space, 0, CHAIN).blocks, 2); /* and nothing was published */
     assert_int_equal(checked(space, CHAIN, pages), CHAIN);

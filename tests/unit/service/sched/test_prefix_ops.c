@@ -4,7 +4,9 @@
  */
 #include "service/prefix/prefix.h"
 #include "service/sched/complete.h"
+#include "service/sched/prefix_step.h"
 #include "service/sched/results.h"
+#include "service/sched/scheduler.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>
@@ -209,6 +211,59 @@ static void a_publish_that_is_refused_has_published_nothing(void **state)
     CHECK_EQUAL(ask(&client, sqe, 0).value, MANY_KEYS);
 }
 
+/* A publish of two parts that is next in its lane, behind a run. */
+static struct attnd_sched_op *publish_behind_a_run(struct attnd_run **run)
+{
+    const uint32_t plan = sched_rig_filled_plan();
+
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, MANY_KEYS));
+    (void)stage_sweep(&stage);
+    *run = sched_rig_must_command();
+    return client.daemon->lanes->lane[0].head->next;
+}
+
+static void end(struct attnd_run *run)
+{
+    stage_retire(&stage, run, 0);
+    (void)stage_sweep(&stage);
+    (void)stage_expect(&client, 1, 0);
+}
+
+static void a_long_publish_is_looked_at_in_parts_before_it_begins(void **state)
+{
+    struct attnd_run *run;
+    struct attnd_sched_op *op = publish_behind_a_run(&run);
+    (void)state;
+    CHECK_EQUAL(attnd_prefix_step(op), ATTND_STEP_MORE);
+    CHECK_EQUAL(op->checked, PART);
+    CHECK_EQUAL(attnd_tree_pages(stage.pool->prefix->tree), 0);
+    end(run);
+    CHECK_EQUAL(stage_expect(&client, ATTND_OP_PREFIX_PUBLISH, 0).value, MANY_KEYS);
+}
+
+/* Behind the part that was looked at somebody publishes a page of it. */
+static void others_may_publish_while_a_publish_is_looked_at(void **state)
+{
+    static const struct attnd_block_key key = {{1000, 77}};
+    const int32_t page = 0;
+    struct attnd_prefix_handle *handle = attnd_client_prefix(client.daemon, own);
+    const struct attnd_tree_chain chain = {.space = handle->space, .count = 1, .keys = &key};
+    struct attnd_tree *tree = stage.pool->prefix->tree;
+    struct attnd_tree_result result;
+    struct attnd_run *run;
+    struct attnd_sched_op *op = publish_behind_a_run(&run);
+    (void)state;
+    CHECK_EQUAL(attnd_prefix_step(op), ATTND_STEP_MORE);
+    CHECK_EQUAL(attnd_tree_publish(tree, &handle->owner, &chain, &page, &result), 0);
+    CHECK_EQUAL(result.blocks, 1); /* what was looked at is nobody's yet */
+    end(run);
+    const struct attnd_cqe cqe = stage_expect(&client, ATTND_OP_PREFIX_PUBLISH, -ATTND_E_INVALID);
+    CHECK_EQUAL(cqe.field, ATTND_F_KEYS);
+    CHECK_EQUAL(cqe.index, 0);
+    CHECK_EQUAL(attnd_tree_pages(tree), 1); /* of the publish, nothing */
+}
+
 static void waiting_leaves_room_in_the_ring(void **state)
 {
     (void)state;
@@ -351,6 +406,8 @@ int main(void)
         CASE(a_match_that_waits_leaves_its_lane_and_goes_on_when_woken),
         CASE(a_match_that_is_woken_for_many_blocks_finds_them_in_parts),
         CASE(a_publish_that_is_refused_has_published_nothing),
+        CASE(a_long_publish_is_looked_at_in_parts_before_it_begins),
+        CASE(others_may_publish_while_a_publish_is_looked_at),
         CASE(waiting_leaves_room_in_the_ring),
         CASE(a_session_that_ends_wakes_others_and_waits_for_nothing),
         CASE(a_publish_behind_an_append_takes_effect_after_it),
