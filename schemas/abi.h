@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ATTND_PROTOCOL_VERSION 2u
+#define ATTND_PROTOCOL_VERSION 3u
 #define ATTND_SEGMENT_MAGIC 0x646e7461u /* "attnd" short of one letter, little-endian */
 #define ATTND_CACHE_LINE 64u
 #define ATTND_PAGE_BYTES 4096u
