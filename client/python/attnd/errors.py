@@ -16,7 +16,7 @@ _NAMES = {
     "heads_q": "num_qo_heads", "heads_kv": "num_kv_heads", "dim_qk": "head_dim",
     "dim_vo": "head_dim_vo", "o": "out", "position_encoding": "pos_encoding_mode",
     "chunk": "attention_chunk_size", "fixed_split": "fixed_split_size", "mask": "custom_mask",
-    "o_a": "v_a", "lse_a": "s_a", "o_b": "v_b", "lse_b": "s_b", "expire_ms": "expire_s",
+    "o_a": "v_a", "lse_a": "s_a", "o_b": "v_b", "lse_b": "s_b",
 }  # fmt: skip
 # The library calls what it refuses of an advance by the names of a plan.
 _OF_ADVANCE = {"kv_indptr": "page_indptr", "kv_indices": "page_indices"}
