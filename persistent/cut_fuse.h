@@ -16,6 +16,7 @@
 #define ATTND_OF_TEAM inline
 #define ATTND_OF_TEAM_CALL inline
 #endif
+#include "persistent/cut_parts.h"
 #include "persistent/fuse.h"
 
 /* Ways in which some workers compute: parts, of these waves behind those of whole blocks, and so

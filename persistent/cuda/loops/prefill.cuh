@@ -10,8 +10,8 @@
  * there, the products of the last block of the one go out with the first of the other, so that
  * tensor cores work while results are stored. Shared memory: Q [stage][panel][128 rows][64], K
  * [stage][panel][keys][64], V [stage][16 tokens] [panel][64], 128-byte swizzled. prefill_load.cuh
- * fills it, ahead of the consumers and across items. Up to 128 dims a warp's rows of o
- * pass through its rows of Q.
+ * fills it, ahead of the consumers and across items. Up to 128 dims a warp's rows of o pass through
+ * its rows of Q.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_LOOPS_PREFILL_CUH

@@ -58,10 +58,8 @@ struct Varied : VariedRows, VariedScore, VariedMask, VariedTurn {
                 value.slope = slope(run, item.kv_head * run->plan.group + at.rest);
                 if (masked(item))
                     value.mask = mask_row(item, row);
-            } else { /* it sees what the first row does: packed_row_end() */
-                value.begin = first_key(item, item.tile.row_begin);
-                if (masked(item))
-                    value.mask = mask_row(item, item.tile.row_begin);
+            } else if (masked(item)) { /* bits that are there: nobody asks what they say */
+                value.mask = mask_row(item, item.tile.row_begin);
             }
             varied_row()[lane] = value;
         }

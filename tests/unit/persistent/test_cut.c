@@ -274,6 +274,7 @@ static void draw(uint32_t which)
     shape.pace.rows_step = prng_below(&prng, 4) ? 128 : 1;
     shape.causal = prng_below(&prng, 2);
     shape.pace.keys_item = prng_below(&prng, 4) ? 400000 : 6400;
+    shape.pace.merges_many = prng_below(&prng, 4) == 0;
     shape.rows_each = kind == 0 ? 1 : kind == 1 ? 1 + prng_below(&prng, 8) : 0;
     for (uint32_t r = 0; r < shape.requests; r++) {
         const uint32_t rows = prng_below(&prng, 5) ? 1 : prng_below(&prng, 200);
