@@ -1,5 +1,5 @@
-/* test_plan_variant.c - what a window spares, that fixed splits ask nothing of other requests, and
- * how many parts latents have. */
+/* test_plan_variant.c - what a window spares, and that fixed splits ask nothing of other requests.
+ */
 #include "tests/support/rigs/checked_plan.h"
 
 #include <setjmp.h>
@@ -366,34 +366,6 @@ static void a_plan_made_without_says_so(void **state)
     assert_int_equal(fault.limit, 0);
 }
 
-static uint32_t parts_of_latents(uint32_t heads, uint32_t requests, int32_t keys)
-{
-    plan_case_begin_gpu(&c);
-    c.limits.target.tile_workers = 132;
-    c.pool.heads_kv = 1;
-    c.pool.dim_qk = 576;
-    c.pool.dim_vo = 512;
-    c.batch.heads_q = heads;
-    level(requests, 1, keys);
-    return checked_plan(&c)->tiles / requests;
-}
-
-/* 4 us of a worker for each part of 128 rows, and 0.5 for one of 16: more parts than one worker
- * merges while another computes one would be waited for, by all the others. */
-static void latents_have_a_power_of_two_of_parts_that_one_worker_merges_in_time(void **state)
-{
-    (void)state;
-    const uint32_t long_128 = parts_of_latents(128, 1, 32000);
-    assert_true(long_128 == 8 || long_128 == 16);
-    checked_case_end(state);
-    checked_case_begin(state);
-    const uint32_t long_16 = parts_of_latents(16, 1, 32000);
-    assert_true(long_16 == 32 || long_16 == 64);
-    checked_case_end(state);
-    checked_case_begin(state);
-    assert_int_equal(parts_of_latents(128, 8, 1130), 2);
-}
-
 #define TEST(name)                                                                                 \
     cmocka_unit_test_prestate_setup_teardown(name, checked_case_begin, checked_case_end, &c)
 
@@ -418,7 +390,6 @@ int main(void)
         TEST(pieces_of_a_prefix_have_room_in_a_plan_that_just_fits),
         TEST(a_plan_made_for_longer_parts_names_them),
         TEST(a_plan_made_without_says_so),
-        TEST(latents_have_a_power_of_two_of_parts_that_one_worker_merges_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
