@@ -11,6 +11,8 @@
 
 #include <assert.h>
 
+_Static_assert(ATTND_PREFIX_PAGES_MAX < UINT16_MAX, "tables have numbers of 16 bits");
+
 #define COMING (ATTND_NONE - 1) /* the block before is not there yet, so it has no children */
 
 /* Return: 1; 0: the key was there before. */
