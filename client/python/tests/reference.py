@@ -88,6 +88,8 @@ class Batch:
     """Requests of random lengths on random pages, and what attention must give for them."""
 
     def __init__(self, draw, pages, page_size, requests=5, longest=70, decode=False):
+        if pages < requests * -(-(longest - 1) // page_size):
+            raise ValueError(f"{pages} pages have no room for each draw")
         self.page_size = page_size
         self.kv_len = [int(n) for n in draw.integers(1, longest, requests)]
         self.qo_len = [1 if decode else int(draw.integers(1, n + 1)) for n in self.kv_len]

@@ -15,7 +15,7 @@ try:
     import torch
 except ImportError:
     torch = None
-PAGES, PAGE, HEADS, HEADS_KV, DIM = 40, 8, 8, 2, 64
+PAGES, PAGE, HEADS, HEADS_KV, DIM = 48, 8, 8, 2, 64
 FP8 = {"float8_e4m3fn": 3, "float8_e5m2": 2}
 
 
